@@ -1,0 +1,12 @@
+"""Readers of ``config.json``: one function a model type, ``Config -> Architecture``.
+
+``read_config`` is the door.  A reader registers itself with :func:`reader` for the model types it reads; the
+modules are imported on first use, by the table in :mod:`foretell.arch.readers._index`.
+"""
+
+from __future__ import annotations
+
+from foretell.arch.readers._read import read_config
+from foretell.arch.readers._registry import known_model_types, reader
+
+__all__ = ["known_model_types", "read_config", "reader"]

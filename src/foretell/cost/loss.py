@@ -1,0 +1,75 @@
+"""Output projection and loss, by implementation.
+
+At long sequences this is the largest term of all: logits of ``tokens x vocabulary`` exist several times over.
+Each implementation is a list of nodes; the tape finds what lives together.
+"""
+
+from __future__ import annotations
+
+from foretell.arch.operators import Head
+from foretell.cost.linear import Lin
+from foretell.cost.saved import RULES, Emitter, cast
+from foretell.cost.tape import Tensor
+
+CHUNKS = 8
+"""Default number of chunks of a chunked loss (torchtune ``CEWithChunkedOutputLoss(num_output_chunks=8)``)."""
+
+
+def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
+    """Projection to ``op.rows`` and, for language models, the cross entropy over them."""
+    st = e.style
+    if st.autocast:
+        x = cast(e, x, st.compute, "sp", op.dim, "lm_head.cast")
+    v = float(op.rows)
+    trains = e.weights.trains(op) and not op.tied
+    tied_grad = op.tied and e.weights.recipe.adapter is None
+    wgrad = e.weights.tied_gradient(op) if tied_grad else e.weights.gradient(op)
+    keeps = [x] if trains or tied_grad else []
+    gather = e.work(op.dim, st.compute, "1") if st.sequence_parallel else Lin()
+    form = st.loss if e.loss else "none"
+    if form == "fused-linear":
+        return _fused_linear(e, op, x, wgrad, trains or tied_grad)
+    logits = e.tape.node(
+        op.name, [x], e.size(v, st.compute, "tp", "logits"), saved=keeps, wgrad=wgrad, trainable=bool(keeps), work=gather,
+        bwork=gather, unit=st.compute,
+    )  # fmt: skip
+    if form == "none":
+        return logits
+    if form == "chunked":
+        return _chunked(e, op, logits)
+    if form == "te-fused":
+        return e.tape.node("cross_entropy", [logits], Lin(), saved=[logits], passes=True)
+    if form == "compiled":
+        lse = e.tape.extra("lse", e.size(2, 4.0, "1", "logits"))
+        return e.tape.node("cross_entropy", [logits], Lin(), saved=[logits, lse])
+    if form == "vocab-parallel":
+        wide = e.tape.node("logits.float", [logits], e.size(v, 4.0, "tp", "logits"), unit=4.0)
+        soft = e.tape.node("softmax", [wide], wide.size, view=True)
+        out = e.tape.node("cross_entropy", [soft], Lin(), saved=[soft], passes=True)
+        return out
+    logits.held = st.logits_held
+    wide = cast(e, logits, 4.0, "tp", v, "logits.float") if st.logits_upcast and st.compute != 4.0 else logits
+    wide.size = wide.size.as_category("logits")
+    lsm = e.tape.node("log_softmax", [wide], e.size(v, wide.unit, "tp", "logits"), unit=wide.unit)
+    e.tape.nodes[-1].saved = (lsm,) if lsm.grad else ()
+    return e.tape.node("nll_loss", [lsm], Lin(), saved=[lsm])
+
+
+def _chunked(e: Emitter, op: Head, logits: Tensor) -> Tensor:
+    """The fp32 copies of one chunk at a time; log-probabilities of every chunk stay until their backward."""
+    v = float(op.rows)
+    wide = e.work(v / CHUNKS, 4.0, "tp") * 1
+    lsm = e.tape.extra("log_softmax", e.size(v, 4.0, "tp", "logits"))
+    return e.tape.node("cross_entropy", [logits], Lin(), saved=[lsm], work=wide, bwork=wide * 2)
+
+
+def _fused_linear(e: Emitter, op: Head, x: Tensor, wgrad: Lin, trains: bool) -> Tensor:
+    """Liger's fused linear cross entropy: gradients are made in the forward pass, logits of one chunk only."""
+    grad_x = e.tape.extra("d_hidden", x.size.as_category("logits"))
+    rows = max(1.0, float(op.rows) / op.dim)
+    chunk = e.work(op.rows / rows, e.style.compute + 4.0, "1")
+    out = e.tape.node("fused_linear_cross_entropy", [x], Lin(), saved=[grad_x], work=chunk, wgrad=wgrad, trainable=trains)
+    return out
+
+
+RULES[Head] = head

@@ -1,0 +1,343 @@
+"""What each operator keeps for its backward pass, by the style of the framework that runs it.
+
+Every function here puts one operator on a :class:`~foretell.cost.tape.Tape`.  The rules are PyTorch's autograd
+formulas (``tools/autograd/derivatives.yaml`` of PyTorch 2.x) applied to the code each style stands for; a
+kernel's own choices are cited at the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretell.arch.architecture import Block
+from foretell.arch.operators import (
+    Act, Add, Attention, Conv, Dropout, Embedding, Experts, Gate, Linear, Mul, Norm, Operator, Parameters, Pool, Rope,
+    Router, Scan,
+)  # fmt: skip
+from foretell.cost.linear import Lin
+from foretell.cost.tape import Tape, Tensor
+from foretell.recipe.style import Style
+
+ROWS = {"text": "T", "encoder": "E", "sample": "B"}
+
+
+@dataclass
+class Emitter:
+    """Puts the operators of one block on a tape."""
+
+    block: Block
+    style: Style
+    weights: Any
+    """A :class:`foretell.cost.weights.WeightPlan`: which weights train, adapters, bytes of each kind."""
+    input_grad: bool = True
+    loss: bool = False
+    """The block ends in a language-model loss."""
+    tape: Tape = field(init=False)
+    env: dict[str, Tensor] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows = ROWS[self.block.stream]
+        self.per = float(self.block.positions or 1) if self.block.stream == "sample" else 1.0
+        x = None
+        if self.block.width:
+            x = Tensor("x", self.size(self.block.width, self.style.residual, "sp"), self.input_grad)
+            x.unit = self.style.residual
+        self.tape = Tape(x)
+        if x is not None:
+            self.env["x"] = x
+
+    def size(self, width: float, unit: float, shard: str, category: str = "activations", rows: str = "") -> Lin:
+        """Bytes of ``width`` elements per row of this block."""
+        return Lin.of(category, f"{rows or self.rows}/{shard}", width * unit * self.per)
+
+    def work(self, width: float, unit: float, shard: str, rows: str = "") -> Lin:
+        return self.size(width, unit, shard, "temporaries", rows)
+
+    def wgrad(self, op: Operator, name: str = "") -> Lin:
+        """Gradients of the trainable weights of ``op``."""
+        return self.weights.gradient(op)
+
+    def emit(self) -> Tensor:
+        """All operators in order; returns the block's output."""
+        previous = self.env.get("x")
+        for op in self.block.ops:
+            ins = [self.env[name] for name in op.ins] if op.ins else ([previous] if previous is not None else [])
+            rule: Callable[..., Tensor] | None = getattr(op, "emit", None)
+            out = rule(self, *ins) if rule is not None else RULES[type(op)](self, op, *ins)
+            if out is not None:
+                self.env[op.name] = out
+                previous = out
+        assert previous is not None
+        return previous
+
+
+def cast(e: Emitter, x: Tensor, unit: float, shard: str, width: float, name: str = "cast") -> Tensor:
+    """A copy of ``x`` in ``unit`` bytes per element, or ``x`` itself."""
+    if x.unit == unit:
+        return x
+    return e.tape.node(name, [x], e.size(width, unit, shard), unit=unit)
+
+
+def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
+    """Matmul: keeps its input when the weight trains; adapters keep theirs (LoRA, arXiv 2106.09685)."""
+    st, plan = e.style, e.weights
+    in_shard = "tp" if op.split == "row" else "sp"
+    out_shard = {"col": "tp", "row": "sp", "": "sp"}[op.split]
+    if st.autocast:
+        x = cast(e, x, st.compute, in_shard, op.d_in, f"{op.name}.cast")
+    trains = plan.trains(op)
+    work, bwork = plan.weight_copy(op)
+    if st.sequence_parallel and op.split == "col":
+        work = work + e.work(op.d_in, st.compute, "1")
+        bwork = bwork + e.work(op.d_in, st.compute, "1") * (2 if trains else 1)
+    if st.sequence_parallel and op.split == "row":
+        work = work + e.work(op.d_out, st.compute, "1")
+        bwork = bwork + e.work(op.d_out, st.compute, "1")
+    saved = []
+    if trains:
+        kept = x
+        if st.fp8_inputs and x.unit > 1:
+            kept = e.tape.extra(f"{op.name}.fp8", e.size(op.d_in, 1.0, in_shard))
+        saved.append(kept)
+    out = e.tape.node(
+        op.name, [x], e.size(op.d_out, st.compute, out_shard), saved=saved, work=work, bwork=bwork,
+        wgrad=plan.gradient(op), trainable=trains, unit=st.compute,
+    )  # fmt: skip
+    adapter = plan.adapter(op)
+    if adapter is not None:
+        out = lora(e, op, x, out, adapter, in_shard, out_shard)
+    return out
+
+
+def lora(e: Emitter, op: Linear, x: Tensor, base: Tensor, adapter: Any, in_shard: str, out_shard: str) -> Tensor:
+    """``base + scale * B(A(dropout(x)))`` as PEFT's ``lora.Linear.forward`` runs it."""
+    st, r = e.style, adapter.rank
+    if adapter.cast_input and adapter.unit != x.unit:
+        x = cast(e, x, adapter.unit, in_shard, op.d_in, f"{op.name}.lora_cast")
+    if adapter.dropout:
+        mask = e.tape.extra(f"{op.name}.lora_mask", e.size(op.d_in, 1.0, in_shard))
+        x = e.tape.node(f"{op.name}.lora_dropout", [x], x.size, saved=[mask])
+    if st.autocast:
+        x = cast(e, x, st.compute, in_shard, op.d_in, f"{op.name}.lora_autocast")
+    unit = st.compute if st.autocast or not adapter.cast_input else adapter.unit
+    a = e.tape.node(
+        f"{op.name}.lora_A", [x], e.size(r, unit, "sp"), saved=[x], wgrad=adapter.grad_a, trainable=True, unit=unit
+    )
+    b = e.tape.node(
+        f"{op.name}.lora_B", [a], e.size(op.d_out, unit, out_shard), saved=[a], wgrad=adapter.grad_b, trainable=True,
+        unit=unit,
+    )  # fmt: skip
+    scaled = e.tape.node(f"{op.name}.lora_scale", [b], b.size, unit=unit)
+    wide = max(unit, base.unit)
+    out = e.tape.node(f"{op.name}.lora_add", [base, scaled], e.size(op.d_out, wide, out_shard), passes=True, unit=wide)
+    if wide != st.compute and not st.autocast:
+        out = cast(e, out, st.compute, out_shard, op.d_out)
+    return out
+
+
+def norm(e: Emitter, op: Norm, x: Tensor) -> Tensor:
+    """Norms.  eager = the composite fp32 code of transformers' RMSNorm classes."""
+    st, w = e.style, float(op.dim * op.groups)
+    shard = "tp" if op.split else "sp"
+    trains = e.weights.trains(op)
+    stats = e.tape.extra(f"{op.name}.stats", e.size(op.groups * (2 if op.kind == "layer" else 1), 4.0, shard))
+    grad = e.weights.gradient(op)
+    unit = x.unit
+    if op.kind in ("batch", "group"):
+        return e.tape.node(op.name, [x], x.size, saved=[x, stats], wgrad=grad, trainable=trains)
+    if st.norm == "eager" and op.kind in ("rms", "l2"):
+        wide = cast(e, x, 4.0, shard, w, f"{op.name}.float")
+        squares = e.tape.node(f"{op.name}.pow", [wide], e.size(w, 4.0, shard), saved=[wide], unit=4.0)
+        inverse = e.tape.node(f"{op.name}.rsqrt", [squares], stats.size, saved=[stats], unit=4.0)
+        y = e.tape.node(f"{op.name}.mul", [wide, inverse], e.size(w, 4.0, shard), saved=[wide], unit=4.0)
+        y = cast(e, y, unit, shard, w, f"{op.name}.to")
+        if op.affine and op.kind == "rms":
+            y = e.tape.node(
+                op.name, [y], e.size(w, unit, shard), saved=[y] if trains else [], wgrad=grad, trainable=trains, unit=unit
+            )
+        return y
+    return e.tape.node(op.name, [x], e.size(w, unit, shard), saved=[x, stats], wgrad=grad, trainable=trains, unit=unit)
+
+
+def rope(e: Emitter, op: Rope, x: Tensor) -> Tensor:
+    """Rotation: linear in ``x``, so only the (shared, small) tables are kept."""
+    w = float(op.width)
+    unit = e.style.compute
+    work = e.work(w, unit, "tp") if e.style.rope == "eager" else Lin()
+    if e.style.rope == "complex":
+        work = e.work(w, 4.0, "tp") * 2
+    return e.tape.node(op.name, [x], e.size(w, unit, "tp"), work=work, bwork=work, unit=unit)
+
+
+def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention core.
+
+    flash: q, k, v, out and the fp32 log-sum-exp (FlashAttention-2, arXiv 2307.08691); its backward holds an
+    fp32 accumulator of dq.  eager: the probabilities, in ``softmax`` bytes and again in compute bytes.
+    """
+    st = e.style
+    form = st.attention if op.fused else "eager"
+    unit = st.compute
+    out_size = e.size(op.width, unit, "tp")
+    trains = e.weights.trains(op)
+    grad = e.weights.gradient(op)
+    if op.kv_heads != op.heads and (st.gqa_expand or form == "eager"):
+        k = e.tape.node(f"{op.name}.repeat_k", [k], e.size(op.heads * op.head_dim, unit, "tp"), unit=unit)
+        v = e.tape.node(f"{op.name}.repeat_v", [v], e.size(op.heads * op.v_dim, unit, "tp"), unit=unit)
+    if form != "eager":
+        lse = e.tape.extra(f"{op.name}.lse", e.size(op.heads, 4.0, "tp"))
+        accumulator = e.work(op.heads * op.head_dim, 4.0, "tp") + e.work(op.heads, 4.0, "tp")
+        node_saved = [q, k, v, lse]
+        out = e.tape.node(
+            op.name, [q, k, v], out_size, saved=node_saved, bwork=accumulator, wgrad=grad, trainable=trains, unit=unit
+        )
+        if out.grad:
+            e.tape.nodes[-1].saved = (*node_saved, out)
+        return out
+    scores = {"T": "TT", "E": "EE", "B": "B"}[e.rows]
+    if op.memory == "cross":
+        scores = "TE"
+    n = float(op.heads) * (e.per if e.rows == "B" else 1.0)
+
+    def square(unit: float, category: str = "activations") -> Lin:
+        return Lin.of(category, f"{scores}/tp", n * unit * (e.per if e.rows == "B" else 1.0))
+
+    s = e.tape.node(f"{op.name}.scores", [q, k], square(unit), saved=[q, k], unit=unit)
+    s = e.tape.node(f"{op.name}.scale", [s], square(unit), unit=unit)
+    if st.mask:
+        s = e.tape.node(f"{op.name}.mask", [s], square(unit), passes=True, unit=unit)
+    p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), unit=st.softmax)
+    e.tape.nodes[-1].saved = (p,) if p.grad else ()
+    if st.softmax != unit:
+        p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit)
+    if st.attention_dropout:
+        m = e.tape.extra(f"{op.name}.mask", square(1.0))
+        p = e.tape.node(f"{op.name}.dropout", [p], square(unit), saved=[m], unit=unit)
+    return e.tape.node(op.name, [p, v], out_size, saved=[p, v], wgrad=grad, trainable=trains, unit=unit)
+
+
+def gate(e: Emitter, op: Gate, g: Tensor, up: Tensor) -> Tensor:
+    """``fn(gate) * up``."""
+    st, shard = e.style, "tp" if op.split else "sp"
+    size = e.size(op.features, st.compute, shard)
+    if st.gate == "eager":
+        a = e.tape.node(f"{op.name}.{op.fn}", [g], size, saved=[g])
+        saved = ([up] if a.grad else []) + ([a] if up.grad else [])
+        return e.tape.node(op.name, [a, up], size, saved=saved)
+    return e.tape.node(op.name, [g, up], size, saved=[g, up])
+
+
+def act(e: Emitter, op: Act, x: Tensor) -> Tensor:
+    """Pointwise activation: keeps its input (ReLU keeps its output, which the next matmul keeps anyway)."""
+    size = e.size(op.features, x.unit, "tp" if op.split else "sp")
+    out = e.tape.node(op.name, [x], size, saved=[x])
+    if op.fn in ("relu", "tanh", "sigmoid") and out.grad:
+        e.tape.nodes[-1].saved = (out,)
+    return out
+
+
+def add(e: Emitter, op: Add, *xs: Tensor) -> Tensor:
+    unit = max(x.unit for x in xs)
+    return e.tape.node(op.name, list(xs), e.size(op.features, unit, "sp"), passes=True, unit=unit)
+
+
+def mul(e: Emitter, op: Mul, a: Tensor, *rest: Tensor) -> Tensor:
+    saved = [a, *rest]
+    return e.tape.node(op.name, saved, e.size(op.features, a.unit, "sp"), saved=saved)
+
+
+def dropout(e: Emitter, op: Dropout, x: Tensor) -> Tensor:
+    p = op.p if e.style.dropout is None else e.style.dropout
+    if not p:
+        return x
+    shard = "tp" if op.split else "sp"
+    mask = e.tape.extra(f"{op.name}.mask", e.size(op.features, 1.0, shard))
+    return e.tape.node(op.name, [x], e.size(op.features, x.unit, shard), saved=[mask])
+
+
+def embedding(e: Emitter, op: Embedding, *_: Tensor) -> Tensor:
+    """Lookup: keeps the ids (8 bytes a token); its weight gradient is dense."""
+    ids = e.tape.extra(f"{op.name}.ids", e.size(1, 8.0, "1"))
+    trains = e.weights.trains(op)
+    out = e.tape.node(
+        op.name, [], e.size(op.dim, e.style.residual, "sp"), saved=[ids], wgrad=e.weights.gradient(op), trainable=trains,
+        unit=e.style.residual,
+    )  # fmt: skip
+    out.grad = out.grad or e.input_grad
+    return out
+
+
+def conv(e: Emitter, op: Conv, x: Tensor) -> Tensor:
+    size = e.size(op.c_out, e.style.compute, "tp" if op.split else "sp") * (op.positions or 1)
+    trains = e.weights.trains(op)
+    return e.tape.node(op.name, [x] if x is not None else [], size, saved=[x] if trains else [],
+                       wgrad=e.weights.gradient(op), trainable=trains, unit=e.style.compute)  # fmt: skip
+
+
+def scan(e: Emitter, op: Scan, *xs: Tensor) -> Tensor:
+    """Fused recurrence: keeps its inputs and the chunk states."""
+    states = e.tape.extra(f"{op.name}.states", e.size(op.stored, 4.0, "tp"))
+    trains = e.weights.trains(op)
+    return e.tape.node(
+        op.name, list(xs), e.size(op.d_inner, e.style.compute, "tp"), saved=[*xs, states],
+        wgrad=e.weights.gradient(op), trainable=trains, unit=e.style.compute,
+    )  # fmt: skip
+
+
+def pool(e: Emitter, op: Pool, x: Tensor) -> Tensor:
+    return e.tape.node(op.name, [x], e.size(op.features, x.unit, "sp") * (op.positions or 1))
+
+
+def router(e: Emitter, op: Router, x: Tensor) -> Tensor:
+    """Scores in fp32 (softmax or sigmoid kept), and the choice of ``top_k``."""
+    trains = e.weights.trains(op)
+    logits = e.tape.node(
+        op.name, [x], e.size(op.experts, 4.0, "sp"), saved=[x] if trains else [], wgrad=e.weights.gradient(op),
+        trainable=trains, unit=4.0,
+    )  # fmt: skip
+    scores = e.tape.node(f"{op.name}.{op.score}", [logits], e.size(op.experts, 4.0, "sp"), unit=4.0)
+    e.tape.nodes[-1].saved = (scores,) if scores.grad else ()
+    index = e.tape.extra(f"{op.name}.index", e.size(op.top_k, 8.0, "sp"))
+    return e.tape.node(f"{op.name}.topk", [scores], e.size(op.top_k, 4.0, "sp"), saved=[index], unit=4.0)
+
+
+def experts(e: Emitter, op: Experts, x: Tensor, probs: Tensor) -> Tensor:
+    """Dropless grouped experts, tokens spread evenly: permuted copy, two grouped matmuls, weighted combine."""
+    st, k = e.style, float(op.top_k)
+    trains = e.weights.trains(op)
+    dispatched = e.tape.node(f"{op.name}.dispatch", [x], e.size(k * op.dim, st.compute, "r"), unit=st.compute)
+    first = op.ffn * (2 if op.gated else 1)
+    work, bwork = e.weights.weight_copy(op)
+    up = e.tape.node(
+        f"{op.name}.up", [dispatched], e.size(k * first, st.compute, "rt"), saved=[dispatched] if trains else [],
+        wgrad=e.weights.gradient(op, 0), trainable=trains, work=work, bwork=bwork, unit=st.compute,
+    )  # fmt: skip
+    hidden = e.size(k * op.ffn, st.compute, "rt")
+    if op.gated and st.gate == "eager":
+        a = e.tape.node(f"{op.name}.{op.fn}", [up], hidden, saved=[up])
+        mid = e.tape.node(f"{op.name}.mul", [a, up], hidden, saved=[a, up])
+    else:
+        mid = e.tape.node(f"{op.name}.{op.fn}", [up], hidden, saved=[up])
+    down = e.tape.node(
+        f"{op.name}.down", [mid], e.size(k * op.dim, st.compute, "r"), saved=[mid] if trains else [],
+        wgrad=e.weights.gradient(op, 1), trainable=trains, work=work, bwork=bwork, unit=st.compute,
+    )  # fmt: skip
+    return e.tape.node(
+        f"{op.name}.combine", [down, probs], e.size(op.dim, st.compute, "sp"), saved=[down, probs],
+        work=e.work(k * op.dim, st.compute, "r"), unit=st.compute,
+    )  # fmt: skip
+
+
+def parameters(e: Emitter, op: Parameters, *xs: Tensor) -> Tensor | None:
+    """Bare parameters: an addition as far as memory goes."""
+    return xs[0] if xs else None
+
+
+RULES: dict[type[Operator], Callable[..., Any]] = {
+    Linear: linear, Norm: norm, Rope: rope, Attention: attention, Gate: gate, Act: act, Add: add, Mul: mul,
+    Dropout: dropout, Embedding: embedding, Conv: conv, Scan: scan, Pool: pool, Router: router, Experts: experts,
+    Parameters: parameters,
+}  # fmt: skip
+__all__ = ["RULES", "Emitter", "cast"]

@@ -1,0 +1,124 @@
+"""States: parameters, gradients, master weights and optimizer states of a pipeline stage, sharded as the run does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from foretell.arch.architecture import Block
+from foretell.arch.operators import Operator
+from foretell.cost.linear import Lin
+from foretell.cost.weights import LOCAL, SHARDED, WeightPlan, unit
+from foretell.recipe.optimizers import Optimizer
+
+SHARDS_OF = {
+    0: frozenset[str](),
+    1: frozenset({"optimizer_state", "master_weights"}),
+    2: frozenset({"optimizer_state", "master_weights", "gradients"}),
+    3: frozenset({"optimizer_state", "master_weights", "gradients", "weights", "adapters"}),
+}
+"""What each ZeRO stage divides over data parallelism (Rajbhandari et al., arXiv 1910.02054, section 5)."""
+
+_TO_SHARDED = {LOCAL[k]: SHARDED[k] for k in LOCAL}
+
+
+@dataclass(frozen=True, slots=True)
+class StateTerms:
+    """Bytes of the states of a set of blocks, each a linear form in the sharding monomials."""
+
+    weights: Lin
+    gradients: Lin
+    master: Lin
+    optimizer: Lin
+    trained: Mapping[str, float]
+    """Trained elements by shard."""
+
+    def resident(self) -> Lin:
+        """What stays between steps, gradients left out."""
+        return self.weights + self.master + self.optimizer
+
+
+def shard(form: Lin, zero: int) -> Lin:
+    """``form`` with every category that ZeRO stage ``zero`` divides moved to the sharded monomials."""
+    divided = SHARDS_OF[zero]
+    out = Lin()
+    for (category, monomial), value in form.items():
+        out.add({(category, _TO_SHARDED.get(monomial, monomial) if category in divided else monomial): value})
+    return out
+
+
+def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -> StateTerms:
+    """States of ``blocks`` (each with how often it stands on this rank) under ZeRO stage ``zero``."""
+    formats, opt = plan.formats, plan.optimizer
+    weights, trained = Lin(), {}
+    optimizer = Lin()
+    for block, n in blocks:
+        elements, _, stored = plan.elements(block)
+        weights.add(stored, n)
+        for key, count in elements.items():
+            trained[key] = trained.get(key, 0.0) + n * count
+        optimizer.add(_optimizer_states(block, plan, opt), n)
+    gradients = Lin()
+    master = Lin()
+    keeps_master = formats.master is not None and formats.master != formats.param
+    adapter = plan.recipe.adapter
+    for key, count in trained.items():
+        wide = unit(adapter.dtype) if adapter is not None else unit(formats.grad)
+        gradients.add(Lin.of("gradients", LOCAL[key], count * wide))
+        if keeps_master and adapter is None:
+            master.add(Lin.of("master_weights", LOCAL[key], count * unit(formats.master)))
+    offload = plan.recipe.offload
+    if "optimizer" in offload:
+        master, optimizer = Lin(), Lin()
+    if "grads" in offload:
+        gradients = Lin()
+    if "params" in offload:
+        weights = Lin()
+    return StateTerms(shard(weights, zero), shard(gradients, zero), shard(master, zero), shard(optimizer, zero), trained)
+
+
+def _optimizer_states(block: Block, plan: WeightPlan, opt: Optimizer) -> Lin:
+    """Optimizer states of one block, tensor by tensor (factored and projected states depend on the shapes)."""
+    out = Lin()
+    if opt.paged:
+        return out
+    adapter = plan.recipe.adapter
+    wide = unit(adapter.dtype) if adapter is not None else unit(plan.formats.optim)
+    fraction = plan.recipe.trainable_fraction
+    for op in block.ops:
+        for shape, shard_key, role in _trained_shapes(op, plan):
+            elements = 1.0
+            for d in shape:
+                elements *= d
+            size = _state_bytes(opt, shape, elements, role, wide)
+            out.add(Lin.of("optimizer_state", LOCAL[shard_key], size * fraction))
+    return out
+
+
+def _trained_shapes(op: Operator, plan: WeightPlan) -> Iterable[tuple[tuple[int, ...], str, str]]:
+    if plan.trains(op):
+        for w in op.weights():
+            yield w.shape, w.shard, w.role
+    pair = plan.adapter(op) if plan.targeted(op) else None  # type: ignore[arg-type]
+    if pair is not None:
+        for key, count in pair.elements.items():
+            yield (pair.rank, count // pair.rank), key, "matrix"
+
+
+def _state_bytes(opt: Optimizer, shape: tuple[int, ...], elements: float, role: str, wide: float) -> float:
+    """Bytes of the states of one tensor."""
+    rows, columns = (shape[-2], shape[-1]) if len(shape) >= 2 else (0, 0)
+    batch = elements / (rows * columns) if rows else 1.0
+    if opt.matrix_only and role in ("vector", "embedding", "head"):
+        return elements * 2 * wide  # AdamW for what is not a matrix
+    per = opt.bits / 8 + 4.0 / opt.block if opt.bits and elements >= opt.min_elements else wide
+    if opt.factored:
+        return batch * (rows + columns) * 4.0 if rows else elements * 4.0
+    if opt.name.startswith("galore"):
+        small, large = sorted((rows, columns))
+        r = min(opt.rank, small)
+        return batch * (r * large * opt.states * per + r * small * wide)
+    if opt.name in ("shampoo", "soap"):
+        factors = 2 if opt.name == "shampoo" else 4
+        return elements * opt.states * wide + batch * factors / 2 * (rows**2 + columns**2) * wide
+    return elements * opt.states * per

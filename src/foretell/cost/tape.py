@@ -1,0 +1,256 @@
+"""A tape: one block's forward and backward pass as nodes over tensors, and the memory it holds at each node.
+
+This is autograd in miniature.  A node reads tensors, makes tensors, keeps some for its backward pass and needs
+workspace in either direction.  :meth:`Tape.run` replays the nodes with reference counts, as an eager framework
+does, and gives linear forms (:class:`~foretell.cost.linear.Lin`) instead of numbers: what stays after the
+forward pass, and every level that memory reaches on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from foretell.cost.linear import Lin
+
+
+class Tensor:
+    """A value on the tape.
+
+    ``size`` in bytes, ``unit`` bytes per element; views share ``storage``; ``grad`` says whether it needs one.
+    """
+
+    __slots__ = ("grad", "held", "name", "size", "storage", "unit")
+
+    def __init__(self, name: str, size: Lin, grad: bool, storage: Tensor | None = None, unit: float = 2.0) -> None:
+        self.name = name
+        self.size = size
+        self.unit = unit
+        self.grad = grad
+        self.storage: Tensor = storage.storage if storage is not None else self
+        self.held = False
+        """Kept by the caller's code until the end of the backward pass (a returned ``logits``)."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One step: ``saved`` tensors live until its backward ran; ``work``/``bwork`` are transient workspace."""
+
+    name: str
+    ins: tuple[Tensor, ...]
+    outs: tuple[Tensor, ...]
+    saved: tuple[Tensor, ...]
+    work: Lin
+    bwork: Lin
+    wgrad: Lin
+    passes: bool
+    """Its backward hands the incoming gradient on without a copy (addition, views)."""
+    grad_size: Lin | None = None
+
+
+class Point:
+    """A level of memory, and where it was reached; ``flat`` is its size by monomial."""
+
+    __slots__ = ("_flat", "operator", "phase", "size")
+
+    def __init__(self, phase: str, operator: str, size: Lin) -> None:
+        self.phase = phase
+        self.operator = operator
+        self.size = size
+        self._flat: dict[str, float] | None = None
+
+    @property
+    def flat(self) -> dict[str, float]:
+        if self._flat is None:
+            self._flat = self.size.by_monomial()
+        return self._flat
+
+
+@dataclass(slots=True)
+class BlockMemory:
+    """What one pass through a block holds, above what was there before (its input ``x`` counts as inside)."""
+
+    saved: Lin
+    """Live after the forward pass, ``x`` included when the block keeps it."""
+    output: Lin
+    """The output handed to the next block."""
+    forward: list[Point] = field(default_factory=list)
+    backward: list[Point] = field(default_factory=list)
+    """Levels of the backward pass: incoming gradient, still-saved tensors, new gradients, workspace."""
+    wgrad: Lin = field(default_factory=Lin)
+    """Weight gradients that the whole backward pass leaves behind."""
+    grad_in: Lin = field(default_factory=Lin)
+
+
+class Tape:
+    """Records nodes of one block; ``input`` is the block's ``x``."""
+
+    def __init__(self, x: Tensor | None) -> None:
+        self.x = x
+        self.nodes: list[Node] = []
+
+    def node(
+        self,
+        name: str,
+        ins: Sequence[Tensor],
+        size: Lin | None = None,
+        *,
+        saved: Sequence[Tensor] = (),
+        work: Lin | None = None,
+        bwork: Lin | None = None,
+        wgrad: Lin | None = None,
+        view: bool = False,
+        passes: bool = False,
+        trainable: bool = False,
+        grad_size: Lin | None = None,
+        unit: float | None = None,
+    ) -> Tensor:
+        """Record a node with one output of ``size`` bytes (``view``: shares the first input's storage)."""
+        grad = trainable or any(t.grad for t in ins)
+        out = Tensor(
+            name, ins[0].size if view and size is None else (size or Lin()), grad, ins[0] if view else None,
+            unit if unit is not None else (ins[0].unit if ins else 2.0),
+        )  # fmt: skip
+        self.nodes.append(
+            Node(name, tuple(ins), (out,), tuple(saved) if grad else (), work or Lin(), bwork or Lin(), wgrad or Lin(),
+                 passes or view, grad_size)
+        )  # fmt: skip
+        return out
+
+    def extra(self, name: str, size: Lin) -> Tensor:
+        """A tensor that a node makes only to keep (softmax statistics, masks): give it to ``saved``."""
+        return Tensor(name, size, False)
+
+    # -- replay ---------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        out: Tensor,
+        *,
+        keep: bool = True,
+        accumulate: bool = False,
+        recompute: bool = False,
+        discard: Sequence[frozenset[Tensor]] = (),
+    ) -> BlockMemory:
+        """Replay forward and backward.
+
+        ``keep=False``: nothing is saved (a checkpointed first pass).  ``accumulate``: weight gradients already
+        exist, new ones are transient.  ``recompute``: the forward runs inside the backward pass (the incoming
+        gradient is live all along, its points are backward points).  ``discard``: groups of storages that are
+        dropped after the forward pass and computed again, group by group, when the backward pass needs one.
+        """
+        live = Lin()
+        refs: dict[Tensor, int] = {}
+
+        def hold(t: Tensor) -> None:
+            s = t.storage
+            if refs.get(s, 0) == 0:
+                live.add(s.size)
+            refs[s] = refs.get(s, 0) + 1
+
+        def drop(t: Tensor) -> None:
+            s = t.storage
+            refs[s] -= 1
+            if refs[s] == 0:
+                live.add(s.size, -1.0)
+
+        result = BlockMemory(saved=Lin(), output=out.storage.size)
+        last_use: dict[Tensor, int] = {}
+        for i, node in enumerate(self.nodes):
+            for t in node.ins:
+                last_use[t] = i
+        grad_out = Lin(out.size).as_category("gradient_flow") if out.grad else Lin()
+        if recompute:
+            live.add(grad_out)
+        points = result.backward if recompute else result.forward
+        phase = "backward" if recompute else "forward"
+        if self.x is not None:
+            hold(self.x)
+        for i, node in enumerate(self.nodes):
+            for t in node.outs:
+                hold(t)
+            if keep:
+                for t in node.saved:
+                    hold(t)
+            points.append(Point(phase, node.name, live + node.work))
+            if not keep:
+                for t in node.saved:  # statistics made and thrown away in the same step
+                    if t.storage not in refs:
+                        points[-1].size.add(t.size)
+            for t in node.ins:
+                if last_use[t] == i and t is not out and not t.held:
+                    drop(t)
+            for t in node.outs:
+                if t not in last_use and t is not out and not t.held:
+                    drop(t)
+        gone = [{s for s in group if refs.get(s, 0) > 0} for group in discard]
+        for group in gone:
+            for s in group:
+                live.add(s.size, -1.0)
+        result.saved = Lin(live) - (grad_out if recompute else Lin())
+        if refs.get(out.storage, 0) == 1 and not out.held:
+            result.saved.add(out.storage.size, -1.0)
+        if not keep:
+            result.saved = Lin()
+            return result
+        if not recompute:
+            live.add(grad_out)
+        if not out.held:
+            drop(out)
+        self._backward(out, live, refs, grad_out, accumulate, result, drop, gone)
+        return result
+
+    def _backward(self, out, live, refs, grad_out, accumulate, result, drop, gone) -> None:  # type: ignore[no-untyped-def]
+        grads: dict[Tensor, tuple[Tensor, Lin]] = {}  # tensor -> (storage of its gradient, size)
+        counts: dict[Tensor, int] = {}
+
+        def new_grad(t: Tensor, size: Lin) -> Tensor:
+            g = Tensor(f"d_{t.name}", size, False)
+            counts[g] = 1
+            live.add(size)
+            return g
+
+        seed = Tensor("d_out", grad_out, False)
+        counts[seed] = 1
+        grads[out] = (seed, grad_out)
+        for node in reversed(self.nodes):
+            o = node.outs[0]
+            for group in gone:
+                if any(t.storage in group for t in node.saved):
+                    for s in group:
+                        if refs[s] > 0:
+                            live.add(s.size)
+                    group.clear()
+            if not o.grad or o not in grads:
+                for t in node.saved:
+                    drop(t)
+                continue
+            g, size = grads.pop(o)
+            wanted = list(dict.fromkeys(t for t in node.ins if t.grad))
+            transient = Lin(node.bwork)
+            for t in wanted:
+                if node.passes:
+                    if t in grads:  # summed into the gradient that is already there
+                        continue
+                    counts[g] += 1
+                    grads[t] = (g, size)
+                    continue
+                t_size = (node.grad_size or t.size).as_category("gradient_flow")
+                if t in grads:
+                    transient.add(t_size)
+                else:
+                    grads[t] = (new_grad(t, t_size), t_size)
+            if node.wgrad:
+                if accumulate:
+                    transient.add(node.wgrad)
+                else:
+                    live.add(node.wgrad)
+                result.wgrad.add(node.wgrad)
+            result.backward.append(Point("backward", node.name, live + transient))
+            counts[g] -= 1
+            if counts[g] == 0:
+                live.add(size, -1.0)
+            for t in node.saved:
+                drop(t)
+        if self.x is not None and self.x in grads:
+            result.grad_in = grads[self.x][1]

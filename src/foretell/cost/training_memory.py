@@ -1,0 +1,108 @@
+"""Training memory of one run: fold every pipeline stage once, then evaluate for the run's sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import foretell.cost.loss  # noqa: F401  (registers the loss rules)
+from foretell.arch.architecture import Architecture
+from foretell.cost.evaluate import Basis, Sizes, breakdown, evaluate
+from foretell.cost.memory import StageFold, fold_stage
+from foretell.cost.pipeline import stages
+from foretell.cost.tape import Point
+from foretell.cost.weights import WeightPlan
+from foretell.recipe.resolve import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of allocated memory on one rank: where, how much, and of what."""
+
+    phase: str
+    operator: str
+    bytes: float
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Allocated memory of one pipeline rank."""
+
+    stage: int
+    layers: int
+    peak: Level
+    phases: Mapping[str, Level]
+    states: float
+    """Bytes resident after a step."""
+
+
+def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
+    """The stages of a run as linear forms; cached on everything but the numeric sizes."""
+    recipe, par = run.recipe, run.par
+    cap = min(recipe.grad_accum, 1 + 2 * par.pp * par.vpp) if run.schedule != "gpipe" else recipe.grad_accum
+    key_recipe = replace(recipe, micro_batch=1, seq_len=1, encoder_seq_len=None, grad_accum=cap)
+    # only whether a degree is above one decides which terms exist
+    key_par = replace(
+        par, dp=min(par.dp, 2), tp=min(par.tp, 2), cp=min(par.cp, 2), ep=min(par.ep, 2), etp=min(par.expert_tp, 2),
+        hsdp_replicas=1,
+    )  # fmt: skip
+    return _folded(arch, replace(run, recipe=key_recipe, par=key_par))
+
+
+@lru_cache(maxsize=512)
+def _folded(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
+    plan = WeightPlan(run.recipe, run.formats, run.optimizer)
+    even = run.profile.name.startswith("megatron")
+    par = run.par
+    layout = par.layout
+    return tuple(
+        fold_stage(arch, plan, run, stage)
+        for stage in stages(arch.layers, par.pp, par.vpp, run.schedule, run.recipe.grad_accum, layout, even=even)
+    )
+
+
+def sizes_of(run: Run) -> Sizes:
+    """The numbers of a run that its linear forms are evaluated at."""
+    r, p = run.recipe, run.par
+    return Sizes(
+        micro_batch=r.micro_batch, seq_len=r.seq_len, encoder_seq_len=r.encoder_seq_len or r.seq_len, dp=p.dp, tp=p.tp,
+        cp=p.cp, ep=p.ep, etp=p.expert_tp, sp=bool(p.sp), hsdp_replicas=p.hsdp_replicas,
+    )  # fmt: skip
+
+
+def highest(points: tuple[Point, ...], basis: Basis) -> tuple[Point, float]:
+    """The point that is highest at these sizes."""
+    best: tuple[Point, float] | None = None
+    for p in points:
+        value = evaluate(p.flat, basis)
+        if best is None or value > best[1]:
+            best = (p, value)
+    assert best is not None
+    return best
+
+
+def level(points: tuple[Point, ...], basis: Basis) -> Level:
+    """The highest level among ``points``, with its terms."""
+    p, value = highest(points, basis)
+    return Level(p.phase, p.operator, value, breakdown(p.size, basis))
+
+
+def training_memory(arch: Architecture, run: Run) -> list[StageMemory]:
+    """Allocated memory of every pipeline rank."""
+    basis = Basis(sizes_of(run))
+    out = []
+    for f in fold_run(arch, run):
+        phases = {name: level(points, basis) for name, points in f.phases.items()}
+        peak = max(phases.values(), key=lambda lv: lv.bytes)
+        out.append(StageMemory(f.stage.index, len(f.stage.layers), peak, phases, evaluate(f.resident.by_monomial(), basis)))
+    return out
+
+
+def worst(stage_memory: list[StageMemory]) -> StageMemory:
+    """The rank that needs most."""
+    return max(stage_memory, key=lambda s: s.peak.bytes)
+
+
+__all__ = ["Level", "StageMemory", "fold_run", "sizes_of", "training_memory", "worst"]

@@ -1,0 +1,163 @@
+"""Weights of a model under a recipe: which of them train, in which formats they and their states are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from foretell.arch.architecture import Architecture, Block
+from foretell.arch.operators import Head, Linear, Operator, Weight
+from foretell.cost.linear import Lin
+from foretell.dtypes import dtype
+from foretell.errors import InputError
+from foretell.recipe.optimizers import Optimizer
+from foretell.recipe.profile import Formats
+from foretell.recipe.training import Adapter, TrainingRecipe
+
+SHARDED = {"1": "1/z", "tp": "1/z.tp", "ep": "1/ze"}
+LOCAL = {"1": "1/1", "tp": "1/tp", "ep": "1/ep"}
+
+
+def unit(name: str | None) -> float:
+    """Bytes per element of a format (0 for None)."""
+    return 0.0 if name is None else float(dtype(name).bytes_per_element)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOnLinear:
+    """A LoRA pair on one matrix, as the emitter needs it."""
+
+    rank: int
+    unit: float
+    cast_input: bool
+    dropout: float
+    grad_a: Lin
+    grad_b: Lin
+    elements: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """Formats and trainability of every weight."""
+
+    recipe: TrainingRecipe
+    formats: Formats
+    optimizer: Optimizer
+    peft_casts: bool = True
+    """PEFT casts an adapter's input to the adapter's own format (``_cast_input_dtype``)."""
+
+    # -- trainability ---------------------------------------------------------------------------------------
+
+    def trains(self, op: Operator) -> bool:
+        adapter = self.recipe.adapter
+        if adapter is None:
+            return any(True for _ in op.weights())
+        if adapter.kind == "ln-tuning":
+            return type(op).__name__ == "Norm"
+        return any(matches(op.name, m) for m in adapter.modules_to_save)
+
+    def targeted(self, op: Operator) -> bool:
+        adapter = self.recipe.adapter
+        if adapter is None or not isinstance(op, Linear):
+            return False
+        if "all-linear" in adapter.targets:
+            return True
+        return any(matches(op.name, target) for target in adapter.targets)
+
+    def adapter(self, op: Linear) -> AdapterOnLinear | None:
+        """The adapter on ``op``, if it is one of the targets."""
+        spec = self.recipe.adapter
+        if spec is None or spec.kind not in ("lora", "dora", "qlora") or not self.targeted(op):
+            return None
+        width = unit(spec.dtype)
+        a_shard, b_shard = ("tp", "1") if op.split == "row" else ("1", "tp" if op.split == "col" else "1")
+        a, b = spec.rank * op.d_in, spec.rank * op.d_out + (op.d_out if spec.kind == "dora" else 0)
+        elements = {a_shard: a}
+        elements[b_shard] = elements.get(b_shard, 0) + b
+        return AdapterOnLinear(
+            rank=spec.rank, unit=width, cast_input=self.peft_casts, dropout=spec.dropout,
+            grad_a=Lin.of("gradients", LOCAL[a_shard], a * width),
+            grad_b=Lin.of("gradients", LOCAL[b_shard], b * width), elements=elements,
+        )  # fmt: skip
+
+    # -- what the tape asks ---------------------------------------------------------------------------------
+
+    def gradient(self, op: Operator, index: int | None = None) -> Lin:
+        """Bytes of the weight gradients autograd makes for ``op`` (``index``: one matrix of a pair)."""
+        out = Lin()
+        if not self.trains(op):
+            return out
+        wide = unit(self.formats.wgrad) * self.recipe.trainable_fraction
+        weights = list(op.weights())
+        if index is not None:
+            half = len(weights) // 2
+            weights = weights[:half] if index == 0 else weights[half:]
+        for w in weights:
+            out.add(Lin.of("gradients", LOCAL[w.shard], w.elements * wide))
+        return out
+
+    def tied_gradient(self, op: Head) -> Lin:
+        """Gradient of a tied output projection: the token table's."""
+        return Lin.of("gradients", LOCAL["tp"], float(op.rows) * op.dim * unit(self.formats.wgrad))
+
+    def weight_copy(self, op: Operator) -> tuple[Lin, Lin]:
+        """Transient copies of the weights in compute format (a dequantised base), forward and backward."""
+        if not self.quantized(op):
+            return Lin(), Lin()
+        wide = unit(self.formats.compute)
+        out = Lin()
+        for w in op.weights():
+            if w.role in ("matrix", "expert"):
+                out.add(Lin.of("temporaries", LOCAL[w.shard], w.elements * wide))
+        return out, Lin(out)
+
+    def quantized(self, op: Operator) -> bool:
+        return self.recipe.quantization is not None and isinstance(op, Linear) and not isinstance(op, Head)
+
+    # -- states ---------------------------------------------------------------------------------------------
+
+    def param_unit(self, op: Operator, w: Weight) -> float:
+        """Stored bytes per element of one weight."""
+        q = self.recipe.quantization
+        if q is not None:
+            if self.quantized(op) and w.role == "matrix":
+                return unit({"nf4": "nf4-dq" if q.double else "nf4", "fp4": "nf4", "int8": "int8"}[q.kind])
+            return unit(q.rest)
+        return unit(self.formats.param)
+
+    def elements(self, block: Block) -> tuple[dict[str, float], dict[str, float], Lin]:
+        """(trained elements by shard, trained matrix elements by shard, bytes of stored parameters) of a block."""
+        trained: dict[str, float] = {}
+        matrices: dict[str, float] = {}
+        stored = Lin()
+        for op in block.ops:
+            train = self.trains(op)
+            for w in op.weights():
+                stored.add(Lin.of("weights", LOCAL[w.shard], w.elements * self.param_unit(op, w)))
+                if train:
+                    trained[w.shard] = trained.get(w.shard, 0.0) + w.elements * self.recipe.trainable_fraction
+                    if w.role in ("matrix", "expert"):
+                        matrices[w.shard] = matrices.get(w.shard, 0.0) + w.elements
+            if isinstance(op, Linear):
+                pair = self.adapter(op)
+                if pair is not None:
+                    for shard, n in pair.elements.items():
+                        stored.add(Lin.of("adapters", LOCAL[shard], n * pair.unit))
+                        trained[shard] = trained.get(shard, 0.0) + n
+        return trained, matrices, stored
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a module name matches a target: the name, its last part, or a glob."""
+    return name == pattern or name.endswith("." + pattern) or fnmatchcase(name, pattern)
+
+
+def check_targets(arch: Architecture, adapter: Adapter, where: str | None = None) -> None:
+    """Raise :class:`InputError` when a target matches no matrix of the model."""
+    names = {op.name for block, _ in arch.blocks() for op in block.ops if isinstance(op, Linear)}
+    for target in adapter.targets:
+        if target != "all-linear" and not any(matches(n, target) for n in names):
+            raise InputError(
+                "matches no matrix of the model", field="lora_targets", value=target, allowed=sorted(names), where=where
+            )
+

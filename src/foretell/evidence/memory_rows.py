@@ -1,0 +1,133 @@
+"""A memory row of the evidence files -> the run that it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from foretell.arch.architecture import Architecture
+from foretell.arch.readers import read_config
+from foretell.errors import ForetellError
+from foretell.recipe.parallelism import Parallelism
+from foretell.recipe.profiles import profile
+from foretell.recipe.resolve import Run, resolve
+from foretell.recipe.training import Adapter, Quantization, Recompute, TrainingRecipe
+
+
+class Skip(Exception):  # noqa: N818  (not an error: a row that is left out, with its reason)
+    """A row that cannot be scored: ``not-modelled: ...`` or ``underspecified: ...``."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """One row, ready to predict."""
+
+    arch: Architecture
+    run: Run
+    stage: int | None
+    """Pipeline rank that was measured; None: the highest."""
+
+
+_FRAMEWORKS = {
+    "megatron-core": "megatron-core", "megatron-bridge": "megatron-bridge", "nemo": "megatron-bridge",
+    "megatron-lm": "megatron-core", "torchtitan": "torchtitan", "torchtune": "torchtune", "litgpt": "litgpt",
+    "hf-trainer": "hf-trainer", "deepspeed": "deepspeed", "fsdp1": "fsdp1", "fsdp2": "fsdp2", "torchao": "torchao",
+    "nanotron": "nanotron", "megatron-deepspeed": "megatron-deepspeed",
+}  # fmt: skip
+_NAME_ONLY = {"detectron2", "mmseg", "diffusers"}
+
+
+def framework_of(row: Mapping[str, Any]) -> str:
+    """The profile that a row's software names."""
+    software = row["software"]
+    name = software["framework"]
+    if name == "other":
+        text = f"{software.get('name', '')} {software.get('version', '')}".lower()
+        if "peft" in text or "transformers" in text:
+            return "peft"
+        raise Skip(f"not-modelled: framework {software.get('name') or software.get('version') or 'other'!r}")
+    if name not in _FRAMEWORKS:
+        raise Skip(f"not-modelled: framework {name!r}")
+    return _FRAMEWORKS[name]
+
+
+def read_row(row: Mapping[str, Any]) -> MemoryRow:
+    """Translate one row; :class:`Skip` with the reason when it cannot be."""
+    config = row["model"]["config"]
+    if config.get("model_type") in _NAME_ONLY:
+        raise Skip(f"underspecified: config names a {config['model_type']} model but not its shapes")
+    try:
+        arch = read_config(config, where=row["id"])
+        run = resolve(*_run(row))
+    except ForetellError as error:
+        raise Skip(f"not-modelled: {error}") from error
+    scope = row["measured"].get("scope", "rank0")
+    pp = run.par.pp
+    stage = {"max-rank": None, "rank0": 0, "last-stage": pp - 1}.get(scope)
+    if scope.startswith("stage:"):
+        stage = int(scope.split(":")[1])
+    return MemoryRow(arch, run, stage)
+
+
+def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
+    t, p, software = row["training"], row["parallel"], row["software"]
+    prof = profile(framework_of(row))
+    kinds = t.get("dtypes", {})
+    peft, quant = t.get("peft"), t.get("quantization")
+    if "seq_len" not in t and "image_size" not in t:
+        raise Skip("underspecified: no sequence length")
+    compute = kinds.get("compute", "bf16")
+    precision = "bf16"
+    if compute in prof.formats:
+        precision = compute
+    if kinds.get("param") == compute and "master" not in kinds and f"{compute}-true" in prof.formats:
+        precision = f"{compute}-true" if kinds.get("optim") != "fp32" else precision
+    adapter = None
+    if peft:
+        if peft["kind"] not in ("lora", "qlora", "dora"):
+            raise Skip(f"not-modelled: adapter kind {peft['kind']!r}")
+        if "rank" not in peft or "targets" not in peft:
+            raise Skip("underspecified: adapter rank or targets")
+        adapter = Adapter(
+            kind="lora" if peft["kind"] == "qlora" else peft["kind"], rank=peft["rank"], targets=tuple(peft["targets"]),
+            dtype=peft.get("dtype") or kinds.get("optim") or "fp32", dropout=float(peft.get("dropout", 0.0)),
+        )  # fmt: skip
+    quantization = None
+    if quant:
+        quantization = Quantization(quant["kind"], bool(quant.get("double", False)), quant.get("rest", compute))
+    r = t.get("recompute", {"mode": "none"})
+    recipe = TrainingRecipe(
+        micro_batch=t["micro_batch"], seq_len=t.get("seq_len", 1), encoder_seq_len=None,
+        grad_accum=t.get("grad_accum") or _accum(t, p), framework=prof.name, precision=precision,
+        optimizer=t.get("optimizer", "adamw"), optimizer_impl=t.get("optimizer_impl"),
+        recompute=Recompute(r["mode"], r.get("scope"), r.get("layers"), tuple(r.get("modules", ()))),
+        attention=t.get("attention"), loss=t.get("loss"), compile=bool(t.get("compile", False)), dropout=t.get("dropout"),
+        adapter=adapter, quantization=quantization, offload=frozenset(k for k, v in (t.get("offload") or {}).items() if v),
+        optimizer_in_backward=bool(t.get("optimizer_in_backward", False)),
+        param_dtype=None if quant else kinds.get("param"), grad_dtype=kinds.get("grad"), master_dtype=kinds.get("master"),
+        optim_dtype=kinds.get("optim"), compute_dtype=kinds.get("compute"), fp8_recipe=kinds.get("fp8_recipe"),
+        date=software.get("date", ""),
+    )  # fmt: skip
+    layout = p.get("pp_layout")
+    par = Parallelism(
+        dp=p["dp"], tp=p.get("tp", 1), pp=p.get("pp", 1), cp=p.get("cp", 1), ep=p.get("ep", 1), etp=p.get("etp"),
+        vpp=p.get("vpp") or 1, sp=p.get("sp"), zero=p.get("zero", prof.default_zero), sharding=p.get("sharding"),
+        hsdp_replicas=p.get("hsdp_replicas", 1), schedule=p.get("schedule"), layout=_layout(layout),
+        reshard=p.get("reshard", "default"),
+    )  # fmt: skip
+    return recipe, par, prof
+
+
+def _accum(t: Mapping[str, Any], p: Mapping[str, Any]) -> int:
+    if t.get("global_batch"):
+        return max(1, int(t["global_batch"]) // (t["micro_batch"] * p["dp"]))
+    return 1
+
+
+def _layout(text: Any) -> tuple[int, ...] | None:
+    if not text:
+        return None
+    if isinstance(text, str) and all(part.strip().isdigit() for part in text.split(",")):
+        return tuple(int(part) for part in text.split(","))
+    raise Skip(f"not-modelled: pipeline layout {text!r}")

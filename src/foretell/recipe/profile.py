@@ -1,0 +1,60 @@
+"""Profile: how a named framework lays out numbers in memory.
+
+A profile is data.  It fixes the number formats of each state, which state is sharded at which ZeRO stage, the
+style of every operator (:class:`foretell.recipe.style.Style`), the buffers the framework allocates and the way
+its allocator rounds.  Each profile cites the framework's own source or documentation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foretell.recipe.style import Style
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """Number formats of the states of one trained parameter, and of the computation.  None = not kept."""
+
+    param: str
+    grad: str
+    master: str | None
+    optim: str
+    compute: str
+    wgrad: str
+    """What autograd produces before it is reduced or accumulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One framework.  ``zero`` lists the ZeRO stages it can run."""
+
+    name: str
+    title: str
+    style: Style
+    formats: dict[str, Formats] = field(compare=False)
+    """By precision name."""
+    sources: tuple[str, ...]
+    sharding: str = "ddp"
+    """Default data-parallel sharding."""
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    default_zero: int = 0
+    pipeline: bool = False
+    tensor: bool = False
+    context: bool = False
+    expert: bool = False
+    sequence_parallel: bool = False
+    """Default of sequence parallelism when tp > 1."""
+    default_expert_tp: int | None = None
+    gradients: Literal["fresh", "buffer"] = "fresh"
+    """fresh: ``.grad`` made in each backward and freed after the step; buffer: persistent main gradients."""
+    optimizer_impl: str = "foreach"
+    ddp_bucket: bool = True
+    """DistributedDataParallel keeps a second copy of the gradients in buckets (gradient_as_bucket_view=False)."""
+    expandable: bool = False
+    """expandable_segments is on by default."""
+    sources_by_field: dict[str, str] = field(default_factory=dict, compare=False)
+    aliases: tuple[str, ...] = ()
+    supports_adapters: bool = True
+    notes: tuple[str, ...] = ()

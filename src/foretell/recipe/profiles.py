@@ -1,0 +1,125 @@
+"""The named framework profiles.  Each statement cites where the framework does so."""
+
+from __future__ import annotations
+
+from foretell.errors import CatalogError
+from foretell.recipe.profile import Formats, Profile
+from foretell.recipe.style import Style
+
+
+def _pure(kind: str) -> Formats:
+    return Formats(param=kind, grad=kind, master=None, optim=kind, compute=kind, wgrad=kind)
+
+
+FP32 = _pure("fp32")
+_PURE = {"fp32": FP32, "bf16-true": _pure("bf16"), "fp16-true": _pure("fp16")}
+
+_MIXED = {
+    **_PURE,
+    **{p: Formats(p, p, "fp32", "fp32", p, p) for p in ("bf16", "fp16")},
+    **{p: Formats("bf16", "bf16", "fp32", "fp32", "bf16", "bf16") for p in ("fp8", "mxfp8", "nvfp4")},
+    **{p: Formats(p, "bf16", "fp32", "fp32", "bf16", "bf16") for p in ("int8", "int4", "nf4")},
+}
+_AUTOCAST = {
+    **_PURE,
+    **{p: Formats("fp32", "fp32", None, "fp32", p, "fp32") for p in ("bf16", "fp16")},
+}
+_FSDP = {
+    **_PURE,
+    **{p: Formats("fp32", "fp32", None, "fp32", p, p) for p in ("bf16", "fp16")},
+    **{p: Formats("fp32", "fp32", None, "fp32", "bf16", "bf16") for p in ("fp8", "mxfp8", "nvfp4")},
+}
+_MEGATRON = {
+    **_PURE,
+    **{p: Formats(p, "fp32", "fp32", "fp32", p, p) for p in ("bf16", "fp16")},
+    **{p: Formats("bf16", "fp32", "fp32", "fp32", "bf16", "bf16") for p in ("fp8", "mxfp8", "nvfp4")},
+}
+_DEEPSPEED = {
+    **_PURE,
+    **{p: Formats(p, "fp32", "fp32", "fp32", p, p) for p in ("bf16", "fp16")},
+}
+
+_FUSED = Style(norm="fused", gate="fused", rope="fused", attention="flash", loss="eager", logits_upcast=True)
+
+_ALL = (
+    Profile(
+        name="generic", title="reference accounting: 2 + 2 + 12 bytes a parameter, fused operators",
+        style=_FUSED, formats=_MIXED, sources=("arXiv 1910.02054 section 3", "arXiv 2205.05198"),
+        pipeline=True, tensor=True, context=True, expert=True, sequence_parallel=False, ddp_bucket=False,
+        optimizer_impl="fused",
+    ),
+    Profile(
+        name="hf-trainer", title="transformers Trainer / accelerate, DDP, autocast over fp32 parameters",
+        style=Style(autocast=True, residual=4.0, norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held=True),
+        formats=_AUTOCAST, sources=("transformers 5.24.0 trainer.py, loss/loss_utils.py",), aliases=("transformers", "trl", "accelerate", "hf"),
+        zero=(0,), optimizer_impl="fused",
+    ),
+    Profile(
+        name="fsdp2", title="PyTorch FSDP2 (fully_shard), fp32 shards, bf16 compute",
+        style=Style(norm="fused", gate="eager", rope="eager", attention="flash", loss="hf", logits_held=True),
+        formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_fully_shard",), sharding="fsdp2", zero=(2, 3), default_zero=3,
+        tensor=True, sequence_parallel=True, expandable=False, default_expert_tp=1,
+    ),
+    Profile(
+        name="torchtitan", title="torchtitan (FSDP2, TP with SP, PP)",
+        style=Style(norm="fused", gate="eager", rope="complex", attention="flash", loss="eager"),
+        formats=_FSDP, sources=("pytorch/torchtitan torchtitan/models/llama3",), sharding="fsdp2", zero=(0, 2, 3), default_zero=3,
+        pipeline=True, tensor=True, context=True, expert=True, sequence_parallel=True, expandable=True, default_expert_tp=1,
+        optimizer_impl="foreach",
+    ),
+    Profile(
+        name="fsdp1", title="PyTorch FSDP1 (FullyShardedDataParallel, flat parameters)",
+        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held=True),
+        formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_flat_param.py",), sharding="fsdp1", zero=(2, 3), default_zero=3,
+    ),
+    Profile(
+        name="deepspeed", title="DeepSpeed ZeRO",
+        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held=True),
+        formats=_DEEPSPEED, sources=("deepspeedai/DeepSpeed deepspeed/runtime/zero",), sharding="deepspeed", default_zero=1, optimizer_impl="fused",
+    ),
+    Profile(
+        name="megatron-core", title="Megatron-Core with Transformer Engine",
+        style=Style(norm="fused", gate="fused", rope="fused", attention="flash", loss="vocab-parallel", main_grad_fusion=True, regather=True),
+        formats=_MEGATRON, sources=("NVIDIA/Megatron-LM megatron/core",), aliases=("megatron", "mcore", "megatron-lm", "nemo"),
+        sharding="distopt", zero=(0, 1), default_zero=1, pipeline=True, tensor=True, context=True, expert=True, sequence_parallel=True,
+        gradients="buffer", ddp_bucket=False, optimizer_impl="fused",
+    ),
+    Profile(
+        name="torchtune", title="torchtune recipes, all-bf16",
+        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="chunked"),
+        formats={**_PURE, "bf16": _pure("bf16")}, sources=("pytorch/torchtune torchtune/modules",), sharding="fsdp2", zero=(0, 3),
+    ),
+    Profile(
+        name="litgpt", title="LitGPT (Lightning Fabric), bf16-true",
+        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="chunked"),
+        formats={**_AUTOCAST, "bf16": _pure("bf16")}, sources=("Lightning-AI/litgpt",), sharding="fsdp1", zero=(0, 3),
+    ),
+    Profile(
+        name="torchao", title="torchao benchmark scripts: autocast over fp32 parameters",
+        style=Style(autocast=True, residual=4.0, norm="fused", gate="eager", attention="flash", loss="eager"),
+        formats=_AUTOCAST, sources=("pytorch/ao benchmarks/benchmark_low_bit_adam.py",), zero=(0,), optimizer_impl="fused",
+    ),
+    Profile(
+        name="nanotron", title="nanotron",
+        style=Style(norm="fused", gate="eager", rope="eager", attention="flash", loss="vocab-parallel"),
+        formats=_MEGATRON, sources=("huggingface/nanotron",), sharding="distopt", zero=(0, 1), default_zero=1, pipeline=True, tensor=True,
+        sequence_parallel=True, gradients="buffer",
+    ),
+)  # fmt: skip
+PROFILES: dict[str, Profile] = {p.name: p for p in _ALL}
+_BY_NAME = {key: p for p in _ALL for key in (p.name, *p.aliases)}
+
+
+def profile(name: str) -> Profile:
+    """The profile of that name or alias."""
+    key = name.strip().lower() if isinstance(name, str) else ""
+    if key not in _BY_NAME:
+        raise CatalogError.unknown("framework", str(name), PROFILES)
+    return _BY_NAME[key]
+
+
+def register_profile(entry: Profile) -> None:
+    """Add a profile (or replace one of the same name)."""
+    PROFILES[entry.name] = entry
+    for key in (entry.name, *entry.aliases):
+        _BY_NAME[key] = entry

@@ -1,0 +1,132 @@
+"""A recipe and a parallelism, completed by a framework profile: no ``None`` is left that decides the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foretell.errors import CombinationError, InputError
+from foretell.recipe.optimizers import Optimizer, optimizer
+from foretell.recipe.parallelism import Parallelism
+from foretell.recipe.profile import Formats, Profile
+from foretell.recipe.style import Style
+from foretell.recipe.training import TrainingRecipe
+
+_ATTENTION = {
+    "flash": "flash", "sdpa": "flash", "te": "flash", "flex": "flash", "eager": "eager",
+    "mem-efficient": "efficient", "efficient": "efficient",
+}  # fmt: skip
+_LOSS = {
+    "eager": None, "hf": "hf", "chunked": "chunked", "compiled": "compiled", "fused": "fused-linear",
+    "fused-linear": "fused-linear", "liger": "fused-linear", "te-fused": "te-fused", "vocab-parallel": "vocab-parallel",
+    "mse": "mse",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A training run with every choice made."""
+
+    recipe: TrainingRecipe
+    par: Parallelism
+    profile: Profile
+    """With its style adapted to this run."""
+    formats: Formats
+    optimizer: Optimizer
+
+    @property
+    def style(self) -> Style:
+        return self.profile.style
+
+    @property
+    def sharding(self) -> str:
+        return self.par.sharding or self.profile.sharding
+
+    @property
+    def schedule(self) -> str:
+        if self.par.schedule is not None:
+            return self.par.schedule
+        return "interleaved-1f1b" if self.par.vpp > 1 else "1f1b"
+
+
+def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
+    """Complete a run from its framework's profile; refuse what the framework cannot run."""
+    check(recipe, par, profile)
+    formats = _formats(recipe, profile)
+    sp = par.sp if par.sp is not None else profile.sequence_parallel
+    par = replace(
+        par,
+        sp=bool(sp),
+        etp=par.etp if par.etp is not None else profile.default_expert_tp or par.tp,
+        sharding=par.sharding or profile.sharding,  # type: ignore[arg-type]
+    )
+    style = _style(recipe, par, profile, formats)
+    return Run(recipe, par, replace(profile, style=style), formats, optimizer(recipe.optimizer))
+
+
+def _formats(recipe: TrainingRecipe, profile: Profile) -> Formats:
+    base = profile.formats.get(recipe.precision)
+    if base is None:
+        raise CombinationError(
+            f"is not a precision that {profile.name} trains in", field="precision", value=recipe.precision,
+            allowed=sorted(profile.formats),
+        )  # fmt: skip
+    changes: dict[str, str | None] = {}
+    for name in ("param", "grad", "optim", "compute"):
+        given = getattr(recipe, f"{name}_dtype")
+        if given is not None:
+            changes[name] = given
+    if recipe.master_dtype is not None:
+        changes["master"] = None if recipe.master_dtype == "none" else recipe.master_dtype
+    if "compute" in changes and base.wgrad == base.compute:
+        changes["wgrad"] = changes["compute"]
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: Formats) -> Style:
+    style = profile.style
+    changes: dict[str, object] = {}
+    if formats.compute == "fp32":
+        changes |= {"compute": 4.0, "residual": 4.0, "autocast": False}
+    if formats.param == formats.compute:
+        changes |= {"autocast": False, "residual": 4.0 if formats.compute == "fp32" else 2.0}
+    if recipe.attention is not None:
+        if recipe.attention not in _ATTENTION:
+            raise InputError("is not a known implementation", field="attention", value=recipe.attention, allowed=sorted(_ATTENTION))
+        changes["attention"] = _ATTENTION[recipe.attention]
+    if recipe.loss is not None:
+        if recipe.loss not in _LOSS:
+            raise InputError("is not a known implementation", field="loss", value=recipe.loss, allowed=sorted(_LOSS))
+        changes["loss"] = _LOSS[recipe.loss] or style.loss
+    if recipe.compile:
+        changes |= {"norm": "compiled", "gate": "compiled", "rope": "fused"}
+    if recipe.dropout is not None:
+        changes |= {"dropout": recipe.dropout, "attention_dropout": recipe.dropout}
+    changes["sequence_parallel"] = bool(par.sp) and par.tp > 1
+    return replace(style, **changes)  # type: ignore[arg-type]
+
+
+def check(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> None:
+    """Refuse combinations that the framework cannot run, with the reason."""
+    name = profile.name
+
+    def refuse(field: str, value: object, why: str) -> None:
+        raise CombinationError(why, field=field, value=value, where=f"framework {name}")
+
+    if par.zero not in profile.zero:
+        raise CombinationError(
+            f"is not a ZeRO stage of {name}", field="zero_stage", value=par.zero, allowed=list(profile.zero)
+        )
+    if par.pp > 1 and not profile.pipeline:
+        refuse("pp", par.pp, "needs pipeline parallelism, which this framework does not have")
+    if par.tp > 1 and not profile.tensor:
+        refuse("tp", par.tp, "needs tensor parallelism, which this framework does not have")
+    if par.cp > 1 and not profile.context:
+        refuse("cp", par.cp, "needs context parallelism, which this framework does not have")
+    if par.ep > 1 and not profile.expert:
+        refuse("ep", par.ep, "needs expert parallelism, which this framework does not have")
+    if par.zero == 3 and par.pp > 1 and name in ("deepspeed",):
+        refuse("zero_stage", 3, "ZeRO-3 cannot be combined with DeepSpeed's pipeline engine")
+    if par.vpp > 1 and par.pp == 1:
+        refuse("vpp", par.vpp, "virtual pipeline stages need pp > 1")
+    if recipe.quantization is not None and recipe.adapter is None:
+        refuse("quantization", recipe.quantization.kind, "a quantised base is frozen: training it needs an adapter (LoRA)")

@@ -1,0 +1,57 @@
+"""Style: how a framework runs each kind of operator, as far as memory can tell.
+
+A style answers "which tensors does this code keep for the backward pass and which copies does it make", one
+switch per kind of operator.  Profiles (:mod:`foretell.recipe.profiles`) choose the switches and cite the code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+NormStyle = Literal["eager", "fused", "compiled"]
+GateStyle = Literal["eager", "fused", "compiled", "lean"]
+RopeStyle = Literal["eager", "fused", "complex"]
+AttentionStyle = Literal["eager", "flash", "efficient", "te-fused"]
+LossStyle = Literal["hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "te-fused", "mse"]
+ExpertStyle = Literal["grouped", "loop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Switches of one run.  Sizes are bytes per element."""
+
+    compute: float = 2.0
+    """Matmul operands and their outputs."""
+    residual: float = 2.0
+    """The residual stream (4 under autocast over fp32 parameters: adding fp32 and bf16 gives fp32)."""
+    autocast: bool = False
+    """Matmul inputs wider than ``compute`` are cast at each use, and the copy is what is kept."""
+    norm: NormStyle = "eager"
+    """eager: composite fp32 code; fused: input and statistics; compiled: recomputed from input and statistics."""
+    gate: GateStyle = "eager"
+    """eager: gate, activated gate and up are kept, and the product; fused: gate, up and product;
+    lean/compiled: gate and up (the product is computed again)."""
+    rope: RopeStyle = "eager"
+    attention: AttentionStyle = "flash"
+    gqa_expand: bool = False
+    """Keys and values are repeated to the number of query heads before the attention call."""
+    softmax: float = 4.0
+    """Bytes of one stored attention probability before its cast (eager attention)."""
+    mask: float = 0.0
+    """Bytes per element of a materialised attention mask added to the scores (eager attention)."""
+    loss: LossStyle = "eager"
+    logits_held: bool = False
+    """The model's output keeps the logits alive through the backward pass."""
+    logits_upcast: bool = True
+    dropout: float | None = None
+    """Overrides every dropout probability of the model (None: the model's own)."""
+    attention_dropout: float | None = None
+    sequence_parallel: bool = False
+    main_grad_fusion: bool = False
+    """Weight gradients are accumulated into an existing buffer inside the matmul: no transient copy."""
+    experts: ExpertStyle = "grouped"
+    regather: bool = False
+    """Sequence-parallel inputs of column-parallel matmuls are gathered again in the backward pass, not kept."""
+    fp8_inputs: bool = False
+    """Matmuls keep their input as 1-byte elements instead of ``compute``."""
