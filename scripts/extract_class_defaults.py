@@ -52,6 +52,9 @@ def keep(value: dict[str, Any], config: Any = None) -> dict[str, Any]:
             continue
         if isinstance(item, dict):
             out[key] = keep(item, vars(config).get(key) if config is not None else None)
+            spec = getattr(type(config), "sub_configs_defaults", {}).get(key)
+            given = getattr(spec, "init_kwargs", None) or {}  # a wrapper's own values for its parts: not computed
+            out[key] |= {k: item[k] for k in given if k in out[key] and not isinstance(item[k], dict)}
         else:
             default = declared.get(key, item)
             scalar = default is None or isinstance(default, int | float | str)

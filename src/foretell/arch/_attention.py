@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foretell.arch.operators import Attention, Gate, Linear, Norm, Operator, Rope, Weight
+from foretell.arch.operators import Attention, Gate, Linear, Norm, Operator, Rope, Slice, Weight
 
 
 def attention(
@@ -134,9 +134,10 @@ def mla(
         Norm(name="kv_a_layernorm", dim=kv_lora),
         Linear(name="kv_b_proj", d_in=kv_lora, d_out=heads * (nope + v_dim), split="col"),
         Rope(name="q_rope", ins=(q,), heads=heads, dim=qk, rotary=rope),
+        Slice(name="v_slice", ins=("kv_b_proj",), features=heads * v_dim),
         Rope(name="k_rope", ins=("kv_b_proj",), heads=heads, dim=qk, rotary=rope),
         Attention(
-            name="attn", ins=("q_rope", "k_rope", "kv_b_proj"), heads=heads, kv_heads=heads, head_dim=qk, v_dim=v_dim
+            name="attn", ins=("q_rope", "k_rope", "v_slice"), heads=heads, kv_heads=heads, head_dim=qk, v_dim=v_dim
         ),
     ]
     if out_gate:

@@ -127,13 +127,11 @@ def moe(
 
 
 def residual(name: str, a: str, b: str, width: int, *, dropout: float = 0.0) -> list[Operator]:
-    """``a + dropout(b)``, the sum called ``name``."""
-    ops: list[Operator] = []
-    if dropout:
-        ops.append(Dropout(name=f"{name}_drop", ins=(b,), features=width, p=dropout))
-        b = f"{name}_drop"
-    ops.append(Add(name=name, ins=(a, b), features=width))
-    return ops
+    """``a + dropout(b)``, the sum called ``name`` (a recipe can switch dropout on where the model has none)."""
+    return [
+        Dropout(name=f"{name}_drop", ins=(b,), features=width, p=dropout),
+        Add(name=name, ins=(a, f"{name}_drop"), features=width),
+    ]
 
 
 PLACES: dict[str, tuple[str, str]] = {

@@ -372,6 +372,18 @@ class Scan(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slice(Operator):
+    """``features`` of a wider tensor: a view where the framework's kernel takes strides, else a copy."""
+
+    features: int
+    split: bool = True
+
+    @property
+    def width(self) -> int:
+        return self.features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool(Operator):
     """Any parameter-free change of resolution (pooling, patch merging, up-sampling, reshape to a new width)."""
 

@@ -46,7 +46,7 @@ class Basis(dict[str, Value]):
         group = sizes.dp * cp / sizes.hsdp_replicas
         self.shards: dict[str, Value] = {
             "1": 1.0, "tp": 1.0 / tp, "sp": 1.0 / (1 + (tp - 1) * sizes.sp), "r": etp / tp, "rt": 1.0 / tp,
-            "ep": 1.0 / (ep * etp), "z": 1.0 / group, "z.tp": 1.0 / (group * tp), "ze": 1.0 / (group * tp),
+            "ep": 1.0 / (ep * etp), "etp": 1.0 / etp, "z": 1.0 / group, "z.tp": 1.0 / (group * tp), "ze": 1.0 / (group * tp),
         }  # fmt: skip
 
     def __missing__(self, monomial: str) -> Value:

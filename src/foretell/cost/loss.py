@@ -37,16 +37,19 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
         return logits
     if form == "chunked":
         return _chunked(e, op, logits)
-    if form == "te-fused":
+    if form == "te-fused":  # the gradient overwrites the logits
+        e.tape.nodes[-1].saved = (*e.tape.nodes[-1].saved, logits)
         return e.tape.node("cross_entropy", [logits], Lin(), saved=[logits], passes=True)
     if form == "compiled":
         lse = e.tape.extra("lse", e.size(2, 4.0, "1", "logits"))
         return e.tape.node("cross_entropy", [logits], Lin(), saved=[logits, lse])
-    if form == "vocab-parallel":
-        wide = e.tape.node("logits.float", [logits], e.size(v, 4.0, "tp", "logits"), unit=4.0)
-        soft = e.tape.node("softmax", [wide], wide.size, view=True)
-        out = e.tape.node("cross_entropy", [soft], Lin(), saved=[soft], passes=True)
-        return out
+    if form in ("vocab-parallel", "native-fused"):
+        # Megatron-Core tensor_parallel/cross_entropy.py: softmax in place on an fp32 copy, gradient in place on it;
+        # the compiled pieces of the native fusion make a second fp32 copy for a moment
+        copy = e.size(v, 4.0, "tp", "logits") if form == "native-fused" else Lin()
+        wide = e.tape.node("logits.float", [logits], e.size(v, 4.0, "tp", "logits"), work=copy, unit=4.0)
+        e.tape.nodes[-1].saved = (wide,)
+        return e.tape.node("cross_entropy", [wide], Lin(), saved=[wide], passes=True)
     logits.held = st.logits_held
     wide = cast(e, logits, 4.0, "tp", v, "logits.float") if st.logits_upcast and st.compute != 4.0 else logits
     wide.size = wide.size.as_category("logits")

@@ -14,7 +14,7 @@ from typing import Any
 from foretell.arch.architecture import Block
 from foretell.arch.operators import (
     Act, Add, Attention, Conv, Dropout, Embedding, Experts, Gate, Linear, Mul, Norm, Operator, Parameters, Pool, Rope,
-    Router, Scan,
+    Router, Scan, Slice,
 )  # fmt: skip
 from foretell.cost.linear import Lin
 from foretell.cost.tape import Tape, Tensor
@@ -190,8 +190,14 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         lse = e.tape.extra(f"{op.name}.lse", e.size(op.heads, 4.0, "tp"))
         accumulator = e.work(op.heads * op.head_dim, 4.0, "tp") + e.work(op.heads, 4.0, "tp")
         node_saved = [q, k, v, lse]
+        ring = e.work(op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0 if st.ring else Lin()
+        if form == "te":
+            accumulator = Lin()
+        if st.ring:
+            node_saved.append(e.tape.extra(f"{op.name}.ring", out_size))
+            accumulator = accumulator + ring + e.work(op.heads * op.head_dim + op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0
         out = e.tape.node(
-            op.name, [q, k, v], out_size, saved=node_saved, bwork=accumulator, wgrad=grad, trainable=trains, unit=unit
+            op.name, [q, k, v], out_size, saved=node_saved, work=ring, bwork=accumulator, wgrad=grad, trainable=trains, unit=unit
         )
         if out.grad:
             e.tape.nodes[-1].saved = (*node_saved, out)
@@ -205,7 +211,8 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         return Lin.of(category, f"{scores}/tp", n * unit * (e.per if e.rows == "B" else 1.0))
 
     s = e.tape.node(f"{op.name}.scores", [q, k], square(unit), saved=[q, k], unit=unit)
-    s = e.tape.node(f"{op.name}.scale", [s], square(unit), unit=unit)
+    if st.softmax != unit:
+        s = e.tape.node(f"{op.name}.scale", [s], square(unit), unit=unit)
     if st.mask:
         s = e.tape.node(f"{op.name}.mask", [s], square(unit), passes=True, unit=unit)
     p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), unit=st.softmax)
@@ -286,6 +293,14 @@ def scan(e: Emitter, op: Scan, *xs: Tensor) -> Tensor:
     )  # fmt: skip
 
 
+def slice_(e: Emitter, op: Slice, x: Tensor) -> Tensor:
+    """A view keeps its source alive; a copy does not."""
+    size = e.size(op.features, x.unit, "tp" if op.split else "sp")
+    if e.style.slices == "view":
+        return e.tape.node(op.name, [x], view=True)
+    return e.tape.node(op.name, [x], size)
+
+
 def pool(e: Emitter, op: Pool, x: Tensor) -> Tensor:
     return e.tape.node(op.name, [x], e.size(op.features, x.unit, "sp") * (op.positions or 1))
 
@@ -300,14 +315,27 @@ def router(e: Emitter, op: Router, x: Tensor) -> Tensor:
     scores = e.tape.node(f"{op.name}.{op.score}", [logits], e.size(op.experts, 4.0, "sp"), unit=4.0)
     e.tape.nodes[-1].saved = (scores,) if scores.grad else ()
     index = e.tape.extra(f"{op.name}.index", e.size(op.top_k, 8.0, "sp"))
+    if e.style.experts == "alltoall":  # fp32 logits, scores, probabilities, a bool map and bf16 logits: 15 B an expert
+        index.size.add(e.size(op.experts, 15.0 - 4.0, "sp"))
     return e.tape.node(f"{op.name}.topk", [scores], e.size(op.top_k, 4.0, "sp"), saved=[index], unit=4.0)
 
 
 def experts(e: Emitter, op: Experts, x: Tensor, probs: Tensor) -> Tensor:
-    """Dropless grouped experts, tokens spread evenly: permuted copy, two grouped matmuls, weighted combine."""
+    """Dropless grouped experts, tokens spread evenly: permuted copy, two grouped matmuls, weighted combine.
+
+    ``alltoall`` (Megatron-Core ``moe_layer.py``, ``token_dispatcher.py``): the layer's frame keeps the permuted and
+    the dispatched tensors until the combine, and the expert input is a sorted copy.
+    """
     st, k = e.style, float(op.top_k)
     trains = e.weights.trains(op)
-    dispatched = e.tape.node(f"{op.name}.dispatch", [x], e.size(k * op.dim, st.compute, "r"), unit=st.compute)
+    routed = e.size(k * op.dim, st.compute, "r")
+    frame: list[Tensor] = []
+    source = x
+    if st.experts == "alltoall":
+        permuted = e.tape.node(f"{op.name}.permute", [x], routed, unit=st.compute)
+        source = e.tape.node(f"{op.name}.a2a", [permuted], routed, unit=st.compute)
+        frame = [permuted, source]
+    dispatched = e.tape.node(f"{op.name}.dispatch", [source], routed, unit=st.compute)
     first = op.ffn * (2 if op.gated else 1)
     work, bwork = e.weights.weight_copy(op)
     up = e.tape.node(
@@ -319,11 +347,20 @@ def experts(e: Emitter, op: Experts, x: Tensor, probs: Tensor) -> Tensor:
         a = e.tape.node(f"{op.name}.{op.fn}", [up], hidden, saved=[up])
         mid = e.tape.node(f"{op.name}.mul", [a, up], hidden, saved=[a, up])
     else:
-        mid = e.tape.node(f"{op.name}.{op.fn}", [up], hidden, saved=[up])
+        saved = [up]
+        if not op.gated and st.experts == "alltoall":  # unfused act * probs keeps the activation's output
+            saved.append(e.tape.extra(f"{op.name}.act_out", hidden))
+        mid = e.tape.node(f"{op.name}.{op.fn}", [up], hidden, saved=saved)
     down = e.tape.node(
-        f"{op.name}.down", [mid], e.size(k * op.dim, st.compute, "r"), saved=[mid] if trains else [],
-        wgrad=e.weights.gradient(op, 1), trainable=trains, work=work, bwork=bwork, unit=st.compute,
+        f"{op.name}.down", [mid], routed, saved=[mid] if trains else [], wgrad=e.weights.gradient(op, 1),
+        trainable=trains, work=work, bwork=bwork, unit=st.compute,
     )  # fmt: skip
+    if st.experts == "alltoall":  # probabilities were applied inside; un-sorting and combining keep indices only
+        down = e.tape.node(f"{op.name}.unsort", [down], routed, work=routed.as_category("temporaries"))
+        return e.tape.node(
+            f"{op.name}.combine", [down], e.size(op.dim, st.compute, "sp"), work=routed.as_category("temporaries"),
+            extends=frame, saved=[e.tape.extra(f"{op.name}.rows", e.size(k * 20, 1.0, "sp"))], unit=st.compute,
+        )  # fmt: skip
     return e.tape.node(
         f"{op.name}.combine", [down, probs], e.size(op.dim, st.compute, "sp"), saved=[down, probs],
         work=e.work(k * op.dim, st.compute, "r"), unit=st.compute,
@@ -338,6 +375,6 @@ def parameters(e: Emitter, op: Parameters, *xs: Tensor) -> Tensor | None:
 RULES: dict[type[Operator], Callable[..., Any]] = {
     Linear: linear, Norm: norm, Rope: rope, Attention: attention, Gate: gate, Act: act, Add: add, Mul: mul,
     Dropout: dropout, Embedding: embedding, Conv: conv, Scan: scan, Pool: pool, Router: router, Experts: experts,
-    Parameters: parameters,
+    Parameters: parameters, Slice: slice_,
 }  # fmt: skip
 __all__ = ["RULES", "Emitter", "cast"]

@@ -46,6 +46,8 @@ class Node:
     passes: bool
     """Its backward hands the incoming gradient on without a copy (addition, views)."""
     grad_size: Lin | None = None
+    extends: tuple[Tensor, ...] = ()
+    """Tensors that the caller's frame keeps alive up to here in the forward pass."""
 
 
 class Point:
@@ -104,6 +106,7 @@ class Tape:
         trainable: bool = False,
         grad_size: Lin | None = None,
         unit: float | None = None,
+        extends: Sequence[Tensor] = (),
     ) -> Tensor:
         """Record a node with one output of ``size`` bytes (``view``: shares the first input's storage)."""
         grad = trainable or any(t.grad for t in ins)
@@ -113,7 +116,7 @@ class Tape:
         )  # fmt: skip
         self.nodes.append(
             Node(name, tuple(ins), (out,), tuple(saved) if grad else (), work or Lin(), bwork or Lin(), wgrad or Lin(),
-                 passes or view, grad_size)
+                 passes or view, grad_size, tuple(extends))
         )  # fmt: skip
         return out
 
@@ -157,7 +160,7 @@ class Tape:
         result = BlockMemory(saved=Lin(), output=out.storage.size)
         last_use: dict[Tensor, int] = {}
         for i, node in enumerate(self.nodes):
-            for t in node.ins:
+            for t in (*node.ins, *node.extends):
                 last_use[t] = i
         grad_out = Lin(out.size).as_category("gradient_flow") if out.grad else Lin()
         if recompute:
@@ -177,7 +180,7 @@ class Tape:
                 for t in node.saved:  # statistics made and thrown away in the same step
                     if t.storage not in refs:
                         points[-1].size.add(t.size)
-            for t in node.ins:
+            for t in dict.fromkeys((*node.ins, *node.extends)):
                 if last_use[t] == i and t is not out and not t.held:
                     drop(t)
             for t in node.outs:

@@ -53,7 +53,7 @@ def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
 
 @lru_cache(maxsize=512)
 def _folded(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
-    plan = WeightPlan(run.recipe, run.formats, run.optimizer)
+    plan = WeightPlan(run.recipe, run.formats, run.optimizer, fused_wgrad=run.style.main_grad_fusion)
     even = run.profile.name.startswith("megatron")
     par = run.par
     layout = par.layout

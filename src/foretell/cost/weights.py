@@ -14,8 +14,8 @@ from foretell.recipe.optimizers import Optimizer
 from foretell.recipe.profile import Formats
 from foretell.recipe.training import Adapter, TrainingRecipe
 
-SHARDED = {"1": "1/z", "tp": "1/z.tp", "ep": "1/ze"}
-LOCAL = {"1": "1/1", "tp": "1/tp", "ep": "1/ep"}
+SHARDED = {"1": "1/z", "tp": "1/z.tp", "ep": "1/ze", "etp": "1/etp"}
+LOCAL = {"1": "1/1", "tp": "1/tp", "ep": "1/ep", "etp": "1/etp"}
 
 
 def unit(name: str | None) -> float:
@@ -43,6 +43,8 @@ class WeightPlan:
     recipe: TrainingRecipe
     formats: Formats
     optimizer: Optimizer
+    fused_wgrad: bool = False
+    """Weight gradients are added to main gradients inside the matmul: autograd makes none."""
     peft_casts: bool = True
     """PEFT casts an adapter's input to the adapter's own format (``_cast_input_dtype``)."""
 
@@ -85,7 +87,7 @@ class WeightPlan:
     def gradient(self, op: Operator, index: int | None = None) -> Lin:
         """Bytes of the weight gradients autograd makes for ``op`` (``index``: one matrix of a pair)."""
         out = Lin()
-        if not self.trains(op):
+        if self.fused_wgrad or not self.trains(op):
             return out
         wide = unit(self.formats.wgrad) * self.recipe.trainable_fraction
         weights = list(op.weights())
@@ -98,6 +100,8 @@ class WeightPlan:
 
     def tied_gradient(self, op: Head) -> Lin:
         """Gradient of a tied output projection: the token table's."""
+        if self.fused_wgrad:
+            return Lin()
         return Lin.of("gradients", LOCAL["tp"], float(op.rows) * op.dim * unit(self.formats.wgrad))
 
     def weight_copy(self, op: Operator) -> tuple[Lin, Lin]:

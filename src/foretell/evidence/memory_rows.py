@@ -108,11 +108,12 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
         param_dtype=None if quant else kinds.get("param"), grad_dtype=kinds.get("grad"), master_dtype=kinds.get("master"),
         optim_dtype=kinds.get("optim"), compute_dtype=kinds.get("compute"), fp8_recipe=kinds.get("fp8_recipe"),
         date=software.get("date", ""),
+        grad_accum_fusion=False if "--no-gradient-accumulation-fusion" in row.get("notes", "") else None,
     )  # fmt: skip
     layout = p.get("pp_layout")
     par = Parallelism(
         dp=p["dp"], tp=p.get("tp", 1), pp=p.get("pp", 1), cp=p.get("cp", 1), ep=p.get("ep", 1), etp=p.get("etp"),
-        vpp=p.get("vpp") or 1, sp=p.get("sp"), zero=p.get("zero", prof.default_zero), sharding=p.get("sharding"),
+        vpp=p.get("vpp") or 1, sp=p.get("sp", False if prof.megatron else None), zero=p.get("zero", prof.default_zero), sharding=p.get("sharding"),
         hsdp_replicas=p.get("hsdp_replicas", 1), schedule=p.get("schedule"), layout=_layout(layout),
         reshard=p.get("reshard", "default"),
     )  # fmt: skip

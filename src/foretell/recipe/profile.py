@@ -52,6 +52,10 @@ class Profile:
     optimizer_impl: str = "foreach"
     ddp_bucket: bool = True
     """DistributedDataParallel keeps a second copy of the gradients in buckets (gradient_as_bucket_view=False)."""
+    fused_loss: str = ""
+    """What ``loss="fused"`` means here, where it is not the fused linear cross entropy."""
+    megatron: bool = False
+    """Megatron-Core's resident buffers and pipeline engine."""
     expandable: bool = False
     """expandable_segments is on by default."""
     sources_by_field: dict[str, str] = field(default_factory=dict, compare=False)

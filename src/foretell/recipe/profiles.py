@@ -79,8 +79,21 @@ _ALL = (
     ),
     Profile(
         name="megatron-core", title="Megatron-Core with Transformer Engine",
-        style=Style(norm="fused", gate="fused", rope="fused", attention="flash", loss="vocab-parallel", main_grad_fusion=True, regather=True),
-        formats=_MEGATRON, sources=("NVIDIA/Megatron-LM megatron/core",), aliases=("megatron", "mcore", "megatron-lm", "nemo"),
+        style=Style(
+            norm="fused", gate="fused", rope="fused", attention="te", softmax=2.0, loss="vocab-parallel", main_grad_fusion=True,
+            experts="alltoall", slices="copy",
+        ),
+        megatron=True, fused_loss="native-fused", formats=_MEGATRON, sources=("NVIDIA/Megatron-LM megatron/core",), aliases=("megatron", "mcore", "megatron-lm"),
+        sharding="distopt", zero=(0, 1), default_zero=1, pipeline=True, tensor=True, context=True, expert=True,
+        gradients="buffer", ddp_bucket=False, optimizer_impl="fused",
+    ),
+    Profile(
+        name="megatron-bridge", title="Megatron-Bridge / NeMo on Megatron-Core",
+        style=Style(
+            norm="fused", gate="fused", rope="fused", attention="te", softmax=2.0, loss="te-fused", main_grad_fusion=True,
+            experts="alltoall", slices="copy",
+        ),
+        megatron=True, fused_loss="te-fused", formats=_MEGATRON, sources=("NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge",), aliases=("nemo", "bridge"),
         sharding="distopt", zero=(0, 1), default_zero=1, pipeline=True, tensor=True, context=True, expert=True, sequence_parallel=True,
         gradients="buffer", ddp_bucket=False, optimizer_impl="fused",
     ),

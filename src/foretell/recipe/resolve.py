@@ -12,7 +12,7 @@ from foretell.recipe.style import Style
 from foretell.recipe.training import TrainingRecipe
 
 _ATTENTION = {
-    "flash": "flash", "sdpa": "flash", "te": "flash", "flex": "flash", "eager": "eager",
+    "flash": "flash", "sdpa": "flash", "te": "te", "flex": "flash", "eager": "eager",
     "mem-efficient": "efficient", "efficient": "efficient",
 }  # fmt: skip
 _LOSS = {
@@ -101,7 +101,14 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         changes |= {"norm": "compiled", "gate": "compiled", "rope": "fused"}
     if recipe.dropout is not None:
         changes |= {"dropout": recipe.dropout, "attention_dropout": recipe.dropout}
+    if style.attention == "te" and changes.get("attention") == "flash":
+        changes["attention"] = "te"
+    if recipe.loss == "fused" and profile.fused_loss:
+        changes["loss"] = profile.fused_loss
     changes["sequence_parallel"] = bool(par.sp) and par.tp > 1
+    changes["ring"] = par.cp > 1
+    if recipe.grad_accum_fusion is False:
+        changes["main_grad_fusion"] = False
     return replace(style, **changes)  # type: ignore[arg-type]
 
 

@@ -12,9 +12,11 @@ from typing import Literal
 NormStyle = Literal["eager", "fused", "compiled"]
 GateStyle = Literal["eager", "fused", "compiled", "lean"]
 RopeStyle = Literal["eager", "fused", "complex"]
-AttentionStyle = Literal["eager", "flash", "efficient", "te-fused"]
-LossStyle = Literal["hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "te-fused", "mse"]
-ExpertStyle = Literal["grouped", "loop"]
+AttentionStyle = Literal["eager", "flash", "efficient", "te"]
+LossStyle = Literal[
+    "hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "native-fused", "te-fused", "mse"
+]  # fmt: skip
+ExpertStyle = Literal["grouped", "alltoall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class Style:
     main_grad_fusion: bool = False
     """Weight gradients are accumulated into an existing buffer inside the matmul: no transient copy."""
     experts: ExpertStyle = "grouped"
-    regather: bool = False
-    """Sequence-parallel inputs of column-parallel matmuls are gathered again in the backward pass, not kept."""
+    slices: Literal["view", "copy"] = "view"
+    """A slice of a projection given to attention keeps the whole projection (view) or is made contiguous."""
+    ring: bool = False
+    """Context parallelism: attention exchanges keys and values and keeps one more output-sized tensor."""
     fp8_inputs: bool = False
     """Matmuls keep their input as 1-byte elements instead of ``compute``."""

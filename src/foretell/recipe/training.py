@@ -77,7 +77,8 @@ class TrainingRecipe:
     compute_dtype: str | None = None
     fp8_recipe: str | None = None
     communication_buffer_fraction: float | None = None
-    alignment: str = ""
+    grad_accum_fusion: bool | None = None
+    """Megatron's gradient-accumulation fusion: weight gradients are added to the main gradients in the matmul."""
     date: str = ""
     """Date of the framework used, ISO; empty: today's behaviour."""
 

@@ -175,12 +175,12 @@ def task(cfg: Config, default: str, known: Sequence[str]) -> tuple[str, tuple[st
     return default, (f"class {first} is not known for {cfg.model_type}: read as its {default} class",)
 
 
-def labels(cfg: Config) -> int:
-    """Classes of a classification head: ``num_labels``, the entries of ``id2label``, or transformers' default 2."""
+def labels(cfg: Config, default: int = 2) -> int:
+    """Classes of a classification head: the entries of ``id2label``, ``num_labels``, or the class's default."""
     named = cfg.raw.get("id2label")
     if isinstance(named, dict) and named:
         return len(named)
-    return int(cfg.int("num_labels", default=2, low=1))
+    return int(cfg.int("num_labels", default=default, low=1))
 
 
 def classifier(name: str, dim: int, rows: int, *, bias: bool = True) -> Head:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 _FAMILIES: dict[str, tuple[str, ...]] = {
+    "deepseek_v4": (
+        "deepseek_v4", "deepseek_ref",
+    ),
     "deepseek": (
         "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "glm_moe_dsa", "axk1", "youtu",
     ),
@@ -34,5 +37,10 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
     "bart": ("bart", "mbart", "marian", "pegasus"),
     "whisper": ("whisper",),
     "wav2vec2": ("wav2vec2",),
+    "llava": (
+        "llava", "llava_next", "mistral3", "paligemma", "pixtral", "idefics3", "smolvlm", "idefics3_vision", "smolvlm_vision",
+    ),  # fmt: skip
+    "gemma_vl": ("gemma3", "gemma3n", "gemma4"),
+    "mllama_vl": ("mllama",),
 }
 MODULES: dict[str, str] = {model_type: module for module, types in _FAMILIES.items() for model_type in types}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from foretell.arch.architecture import Architecture, Stream
+from foretell.arch.architecture import Architecture, Stack, Stream
 from foretell.arch.builders import norm
 from foretell.arch.operators import Act, Add, Dropout, Embedding, Head, Linear, Operator, Parameters, Pool
 from foretell.arch.readers._config import Config
@@ -73,9 +73,9 @@ def bart(cfg: Config) -> Architecture:
     if kind in ("ForConditionalGeneration", "MTModel"):
         head.append(Head(name="lm_head", dim=hidden, rows=target, tied=tied))
     elif kind == "ForQuestionAnswering":
-        head.append(classifier("qa_outputs", hidden, labels(cfg)))
+        head.append(classifier("qa_outputs", hidden, 2))
     elif kind == "ForSequenceClassification":
-        n = len(cfg.raw["id2label"]) if isinstance(cfg.raw.get("id2label"), dict) else cfg.int("num_labels", default=3)
+        n = labels(cfg, 3 if family == "bart" else 2)
         head += [
             Pool(name="last", features=hidden, positions=1),
             Linear(name="dense", d_in=hidden, d_out=hidden, bias=True),
@@ -92,7 +92,7 @@ def bart(cfg: Config) -> Architecture:
     )  # fmt: skip
 
 
-def _norm(name: str, hidden: int, stream: Stream):  # type: ignore[no-untyped-def]
+def _norm(name: str, hidden: int, stream: Stream) -> Stack:
     return once(name, [norm("norm", hidden, "layer", bias=True, ins="x")], width=hidden, stream=stream)
 
 

@@ -35,13 +35,13 @@ def indexer(cfg: Config, size: Sizes) -> Parameters:
     return Parameters(name="indexer", shapes=shapes, role="matrix")
 
 
-def experts_of(cfg: Config, size: Sizes, *, score: str) -> list[Operator]:
+def experts_of(cfg: Config, size: Sizes, *, score: str, bias: bool = False) -> list[Operator]:
     """DeepSeek's experts: ``n_shared_experts`` shared ones are one network that many times as wide."""
     experts, top_k = expert_counts(cfg)
     ffn = cfg.int("moe_intermediate_size", low=1)
     return moe(
         "norm2", hidden=size.hidden, ffn=ffn, experts=experts, top_k=top_k, fn=activation(cfg), score=score,
-        shared_ffn=ffn * (cfg.int("n_shared_experts", "num_shared_experts", default=0) or 0),
+        shared_ffn=ffn * (cfg.int("n_shared_experts", "num_shared_experts", default=0) or 0), shared_bias=bias,
     )  # fmt: skip
 
 
@@ -80,8 +80,9 @@ def deepseek(cfg: Config) -> Architecture:
         kinds = ["indexed" if full else "attention" for full in _own_indexer(cfg, size.layers)]
     if family == "youtu":
         sparse = [False] * size.layers
-    elif family == "glm4_moe_lite" and not cfg.has("mlp_layer_types"):
-        sparse = [i > 0 for i in range(size.layers)]
+    elif family in ("glm4_moe_lite", "axk1") and not cfg.has("mlp_layer_types"):
+        first = 1 if family == "glm4_moe_lite" else cfg.int("first_k_dense_replace", default=1)
+        sparse = [i >= first for i in range(size.layers)]
     else:
         sparse = sparse_layers(cfg, size.layers)
     score = "softmax" if family == "deepseek_v2" else "sigmoid"
@@ -91,7 +92,7 @@ def deepseek(cfg: Config) -> Architecture:
         return [indexer(cfg, size), *core] if kind == "indexed" else core
 
     def feed() -> list[Operator]:
-        ops = experts_of(cfg, size, score=score)
+        ops = experts_of(cfg, size, score=score, bias=family == "deepseek_v2" and cfg.bool("mlp_bias", False))
         return [*ops, Norm(name="post_mlp_layernorm", dim=size.hidden)] if family == "axk1" else ops
 
     style = Style(mlp_bias="mlp_bias" if family in ("deepseek_v2", "youtu") else False)
