@@ -29,6 +29,8 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
     form = st.loss if e.loss else "none"
     if form == "fused-linear":
         return _fused_linear(e, op, x, wgrad, trains or tied_grad)
+    if form == "chunked" and st.chunked_head:
+        return _chunked_head(e, op, x, wgrad, trains or tied_grad)
     logits = e.tape.node(
         op.name, [x], e.size(v, st.compute, "tp", "logits"), saved=keeps, wgrad=wgrad, trainable=bool(keeps), work=gather,
         bwork=gather, unit=st.compute,
@@ -50,9 +52,12 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
         wide = e.tape.node("logits.float", [logits], e.size(v, 4.0, "tp", "logits"), work=copy, unit=4.0)
         e.tape.nodes[-1].saved = (wide,)
         return e.tape.node("cross_entropy", [wide], Lin(), saved=[wide], passes=True)
-    logits.held = st.logits_held
+    logits.held = st.logits_held == "compute"
+    if form == "eager" and st.sequence_parallel:
+        return _loss_parallel(e, op, logits)
     wide = cast(e, logits, 4.0, "tp", v, "logits.float") if st.logits_upcast and st.compute != 4.0 else logits
     wide.size = wide.size.as_category("logits")
+    wide.held = wide.held or st.logits_held == "float"
     lsm = e.tape.node("log_softmax", [wide], e.size(v, wide.unit, "tp", "logits"), unit=wide.unit)
     e.tape.nodes[-1].saved = (lsm,) if lsm.grad else ()
     return e.tape.node("nll_loss", [lsm], Lin(), saved=[lsm])
@@ -63,7 +68,23 @@ def _chunked(e: Emitter, op: Head, logits: Tensor) -> Tensor:
     v = float(op.rows)
     wide = e.work(v / CHUNKS, 4.0, "tp") * 1
     lsm = e.tape.extra("log_softmax", e.size(v, 4.0, "tp", "logits"))
-    return e.tape.node("cross_entropy", [logits], Lin(), saved=[lsm], work=wide, bwork=wide * 2)
+    return e.tape.node("cross_entropy", [logits], Lin(), saved=[lsm], work=wide, bwork=wide)
+
+
+def _loss_parallel(e: Emitter, op: Head, logits: Tensor) -> Tensor:
+    """Vocabulary-sharded cross entropy of PyTorch (torch/distributed/tensor/parallel/loss.py): the fp32 input, the
+    gradient and two products of it are alive together."""
+    size = e.size(float(op.rows), 4.0, "tp", "logits")
+    wide = e.tape.node("logits.float", [logits], size, unit=4.0)
+    return e.tape.node("cross_entropy", [wide], Lin(), saved=[wide], work=size, bwork=size * 2.0)
+
+
+def _chunked_head(e: Emitter, op: Head, x: Tensor, wgrad: Lin, trains: bool) -> Tensor:
+    """Projection and loss chunk by chunk: one chunk of logits (bf16, and three fp32 tensors), hidden and its gradient."""
+    v = float(op.rows) / CHUNKS
+    chunk = e.work(v, e.style.compute + 12.0, "tp")
+    kept = e.tape.extra("d_hidden", x.size.as_category("logits"))
+    return e.tape.node("chunked_cross_entropy", [x], Lin(), saved=[x, kept], work=chunk, wgrad=wgrad, trainable=trains)
 
 
 def _fused_linear(e: Emitter, op: Head, x: Tensor, wgrad: Lin, trains: bool) -> Tensor:

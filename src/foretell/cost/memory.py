@@ -33,6 +33,8 @@ class StageFold:
     """What is allocated between steps."""
     phases: dict[str, tuple[Point, ...]]
     """Every level by phase, dominated ones dropped: the timeline."""
+    pooled: tuple[Point, ...] = ()
+    """Levels of reserved memory where the run's streams have allocator pools of their own (else empty)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class StageFolder:
             edge_saved.add(embed.saved)
         chunk = 1.0 / self.stage.chunks
         before = resident + (saved_all + edge_saved) * max(0.0, self.stage.in_flight - chunk)
-        grads_after = self._gradients_after(head)
+        grads_after = self._gradients_after(head, work.late)
         cumulative = Lin(edge_saved)
         for j, segment in enumerate(self.segs):
             part = Lin()
@@ -160,7 +162,7 @@ class StageFolder:
             for p in head.forward + head.backward:
                 phases["loss"].append(Point("loss", f"head.{p.operator}", top + p.size + work.head))
         if embed is not None and self.fresh:
-            everything = before + base.gradients
+            everything = before + base.gradients + work.late
             for p in embed.backward:
                 phases["backward"].append(
                     Point("backward", f"embed.{p.operator}", everything + p.size - embed.wgrad + work.head)
@@ -168,13 +170,25 @@ class StageFolder:
         step = resident + (Lin() if self.accumulates else base.gradients) + work.optimizer
         phases["optimizer"].append(Point("optimizer", "step", step))
         kept = {name: _prune(points) for name, points in phases.items() if points}
-        return StageFold(self.stage, base, resident, kept)
+        return StageFold(self.stage, base, resident, kept, self._pooled(kept, base, work))
 
-    def _gradients_after(self, head: BlockMemory | None) -> list[Lin]:
+    def _pooled(self, phases: dict[str, tuple[Point, ...]], base: StateTerms, work: Buffers) -> tuple[Point, ...]:
+        """Reserved memory as the sum of stream pools: the compute stream's peak, gathers, and reduced gradients."""
+        if not work.pools:
+            return ()
+        extra = work.pools + base.gradients
+        out = []
+        for points in phases.values():
+            for p in points:
+                size = Lin({k: v for k, v in p.size.items() if k[0] != "gradients" or "z" not in k[1]})
+                out.append(Point(p.phase, p.operator, size + extra))
+        return _prune(out)
+
+    def _gradients_after(self, head: BlockMemory | None, late: Lin) -> list[Lin]:
         """Gradients that exist when the backward pass reaches each segment (fresh gradients only)."""
         out: list[Lin] = []
-        total = Lin()
-        if head is not None and self.fresh:
+        total = Lin(late)
+        if head is not None and self.fresh and not late:
             total.add(shard(head.wgrad, self.par.zero))
         for segment in reversed(self.segs):
             out.append(Lin(total))

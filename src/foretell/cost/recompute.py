@@ -47,7 +47,7 @@ def layer_pass(tape: Tape, out: Tensor, mode: str, spec: Recompute, style: Style
     if mode == "full":
         return _full(tape, out, accumulate, Lin(), spec)
     if spec.scope in ("op", "compute"):
-        return _full(tape, out, accumulate, _op_outputs(tape), spec)
+        return _full(tape, out, accumulate, _op_outputs(tape, style), spec)
     names = spec.modules or ("core_attn",)
     groups = []
     for name in names:
@@ -77,22 +77,32 @@ def _full(tape: Tape, out: Tensor, accumulate: bool, kept: Lin, spec: Recompute)
     return Pass(saved, forward, tuple(backward), again.wgrad)
 
 
-def _op_outputs(tape: Tape) -> Lin:
-    """torchtitan's selective op list: outputs of attention and of every second matmul (``mm_count % 2 == 1``)."""
+def _op_outputs(tape: Tape, style: Style) -> Lin:
+    """torchtitan's selective op list (``distributed/activation_checkpoint.py``): the outputs of attention, of every
+    second matmul (``mm_count % 2``) and of the reduce-scatters of tensor parallelism."""
     kept = Lin()
     matmuls = 0
-    for node in tape.nodes:
-        leaf = node.name.rsplit(".", 1)[-1]
-        if leaf.endswith(("_proj", "fc1", "fc2", "wo", "wqkv")) or node.name in ("router", "experts.up", "experts.down"):
-            matmuls += 1
-            if matmuls % 2:
-                kept.add(node.outs[0].size)
-        elif node.name == "attn":
+    last = max((i for i, n in enumerate(tape.nodes) if _is_matmul(n.name)), default=-1)
+    for i, node in enumerate(tape.nodes):
+        if node.name == "attn" and style.sac_attention:
             kept.add(node.outs[0].size)
             for t in node.saved:
                 if t.name.endswith(".lse"):
                     kept.add(t.size)
+        if not _is_matmul(node.name):
+            continue
+        row = style.sequence_parallel and node.name.endswith(("o_proj", "down_proj"))
+        if row and (i != last or style.sac_last):
+            kept.add(node.outs[0].size)
+        joins = style.fused_qkv and node.name in ("k_proj", "v_proj")
+        matmuls += not joins
+        if matmuls % 2 and (i != last or style.sac_last):
+            kept.add(node.work.as_category("activations") if row else node.outs[0].size)
     return kept
+
+
+def _is_matmul(name: str) -> bool:
+    return name.endswith("_proj") or name in ("experts.up", "experts.down")
 
 
 def _group(tape: Tape, inside: Callable[[str], bool], drop_output: bool) -> frozenset[Tensor]:

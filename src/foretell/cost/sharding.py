@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from foretell.arch.architecture import Block
@@ -26,6 +26,10 @@ class Buffers:
     backward: Working
     head: Lin
     optimizer: Lin
+    late: Lin = field(default_factory=Lin)
+    """Whole gradients of the root unit, reduced only when the backward pass has ended."""
+    pools: Lin = field(default_factory=Lin)
+    """What other streams' allocator pools reserve beyond the compute stream's peak."""
 
 
 def _nothing(_: Block) -> Lin:
@@ -141,23 +145,58 @@ def fused_matmuls(block: Block) -> list[tuple[str, int, int]]:
 
 
 def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
-    """ZeRO-3 and FSDP: the unit in use and the one being prefetched are whole, so are the unit's new gradients."""
+    """ZeRO-3 and FSDP: the unit in use and the one being prefetched are whole, so are the unit's new gradients.
+
+    FSDP2 (pytorch ``torch/distributed/fsdp/_fully_shard``): ``_fsdp_collectives.foreach_all_gather`` allocates under its
+    own stream, ``foreach_reduce`` reads an fp32 copy of the gradients on the compute stream and writes the shards on a
+    third one.  The allocator keeps a pool per stream, so the pools add up in *reserved* memory.
+    """
     compute = unit(folder.plan.formats.compute)
     reduce = unit(folder.plan.formats.grad)
+    style = folder.style
+    micro_steps = folder.recipe.grad_accum > 1 or folder.par.pp > 1
+
+    def whole_gradients(block: Block, wide: float, category: str) -> Lin:
+        out = Lin()
+        for key, count in folder.plan.elements(block)[0].items():
+            out.add(Lin.of(category, LOCAL[key], count * wide))
+        return out
 
     def forward(block: Block) -> Lin:
         return gathered(folder, block, compute) * 2.0
 
     def backward(block: Block) -> Lin:
-        grads = Lin()
-        elements, _, _ = folder.plan.elements(block)
-        for key, count in elements.items():
-            grads.add(Lin.of("communication_buffers", LOCAL[key], count * reduce))
-        return gathered(folder, block, compute) * 2.0 + grads
+        return gathered(folder, block, compute) * 2.0 + whole_gradients(block, reduce, "communication_buffers")
 
     root = Lin()
-    if folder.stage.first:
-        root.add(gathered(folder, folder.arch.embed, compute))
+    late = Lin()
+    edges: list[Block] = []
     if folder.stage.last:
-        root.add(gathered(folder, folder.arch.head, compute))
-    return Buffers(root, forward, backward, Lin(), step)
+        edges.append(folder.arch.head)
+    if folder.stage.first and (style.fsdp_units == "root" or folder.arch.tied):
+        edges.append(folder.arch.embed)
+    for block in edges:
+        root.add(gathered(folder, block, compute))
+        if style.fsdp_units == "root":
+            late.add(whole_gradients(block, compute, "gradients"))
+    layers = [layer.block for segment in folder.segs for layer in segment]
+    if folder.par.reshard == "never":
+        for segment in folder.segs:
+            for layer in segment:
+                root.add(gathered(folder, layer.block, compute), layer.count)
+    elif style.keeps_last_block and folder.par.reshard == "default" and layers:
+        root.add(gathered(folder, layers[-1], compute))
+    if folder.par.pp > 1 and micro_steps:  # gradients stay whole until the last micro-batch, in reduce format
+        for block, n in folder.blocks():
+            root.add(whole_gradients(block, reduce, "gradients"), n)
+    pools = Lin()
+    if kind == "fsdp2" and layers:
+        biggest = max(layers, key=lambda b: b.parameters)
+        pools.add(gathered(folder, biggest, compute, "communication_buffers"), 2.0)
+        if edges and style.fsdp_units == "root":
+            rest = sum(b.parameters for b in edges) - biggest.parameters
+            if rest > 0:
+                pools = gathered(folder, biggest, compute, "communication_buffers")
+                for block in edges:
+                    pools.add(gathered(folder, block, compute, "communication_buffers"))
+    return Buffers(root, forward, backward, Lin(), step, late, pools)

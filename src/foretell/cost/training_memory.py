@@ -36,6 +36,8 @@ class StageMemory:
     phases: Mapping[str, Level]
     states: float
     """Bytes resident after a step."""
+    pooled: float | None = None
+    """Reserved memory where it follows from stream pools (FSDP2), before fragmentation."""
 
 
 def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
@@ -96,7 +98,9 @@ def training_memory(arch: Architecture, run: Run) -> list[StageMemory]:
     for f in fold_run(arch, run):
         phases = {name: level(points, basis) for name, points in f.phases.items()}
         peak = max(phases.values(), key=lambda lv: lv.bytes)
-        out.append(StageMemory(f.stage.index, len(f.stage.layers), peak, phases, evaluate(f.resident.by_monomial(), basis)))
+        pooled = highest(f.pooled, basis)[1] if f.pooled else None
+        states = evaluate(f.resident.by_monomial(), basis)
+        out.append(StageMemory(f.stage.index, len(f.stage.layers), peak, phases, states, pooled))
     return out
 
 

@@ -50,31 +50,34 @@ _ALL = (
     ),
     Profile(
         name="hf-trainer", title="transformers Trainer / accelerate, DDP, autocast over fp32 parameters",
-        style=Style(autocast=True, residual=4.0, norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held=True),
+        style=Style(autocast=True, residual=4.0, norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_AUTOCAST, sources=("transformers 5.24.0 trainer.py, loss/loss_utils.py",), aliases=("transformers", "trl", "accelerate", "hf"),
         zero=(0,), optimizer_impl="fused",
     ),
     Profile(
         name="fsdp2", title="PyTorch FSDP2 (fully_shard), fp32 shards, bf16 compute",
-        style=Style(norm="fused", gate="eager", rope="eager", attention="flash", loss="hf", logits_held=True),
+        style=Style(norm="fused", gate="eager", rope="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_fully_shard",), sharding="fsdp2", zero=(2, 3), default_zero=3,
         tensor=True, sequence_parallel=True, expandable=False, default_expert_tp=1,
     ),
     Profile(
         name="torchtitan", title="torchtitan (FSDP2, TP with SP, PP)",
-        style=Style(norm="fused", gate="eager", rope="complex", attention="flash", loss="eager"),
-        formats=_FSDP, sources=("pytorch/torchtitan torchtitan/models/llama3",), sharding="fsdp2", zero=(0, 2, 3), default_zero=3,
+        style=Style(
+            norm="fused", gate="eager", rope="complex", attention="flash", loss="eager", gqa_expand=True, fsdp_units="split",
+            fused_qkv=True, chunked_head=True,
+        ),
+        formats=_FSDP, sources=("pytorch/torchtitan torchtitan/models/llama3, torchtitan/distributed",), sharding="fsdp2", zero=(0, 2, 3), default_zero=3,
         pipeline=True, tensor=True, context=True, expert=True, sequence_parallel=True, expandable=True, default_expert_tp=1,
         optimizer_impl="foreach",
     ),
     Profile(
         name="fsdp1", title="PyTorch FSDP1 (FullyShardedDataParallel, flat parameters)",
-        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held=True),
+        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_flat_param.py",), sharding="fsdp1", zero=(2, 3), default_zero=3,
     ),
     Profile(
         name="deepspeed", title="DeepSpeed ZeRO",
-        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held=True),
+        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_DEEPSPEED, sources=("deepspeedai/DeepSpeed deepspeed/runtime/zero",), sharding="deepspeed", default_zero=1, optimizer_impl="fused",
     ),
     Profile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from foretell.errors import CombinationError, InputError
+from foretell.recipe.history import at_date
 from foretell.recipe.optimizers import Optimizer, optimizer
 from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.profile import Formats, Profile
@@ -51,6 +52,7 @@ class Run:
 def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
     """Complete a run from its framework's profile; refuse what the framework cannot run."""
     check(recipe, par, profile)
+    profile = at_date(profile, recipe.date)
     formats = _formats(recipe, profile)
     sp = par.sp if par.sp is not None else profile.sequence_parallel
     par = replace(
@@ -98,7 +100,8 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
             raise InputError("is not a known implementation", field="loss", value=recipe.loss, allowed=sorted(_LOSS))
         changes["loss"] = _LOSS[recipe.loss] or style.loss
     if recipe.compile:
-        changes |= {"norm": "compiled", "gate": "compiled", "rope": "fused"}
+        # AOTAutograd's min-cut keeps matmul operands: norm outputs, silu*up; norms, rope and silu run again
+        changes |= {"norm": "fused", "gate": "fused", "rope": "fused", "sac_last": False}
     if recipe.dropout is not None:
         changes |= {"dropout": recipe.dropout, "attention_dropout": recipe.dropout}
     if style.attention == "te" and changes.get("attention") == "flash":
@@ -106,7 +109,7 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
     if recipe.loss == "fused" and profile.fused_loss:
         changes["loss"] = profile.fused_loss
     changes["sequence_parallel"] = bool(par.sp) and par.tp > 1
-    changes["ring"] = par.cp > 1
+    changes["ring"] = par.cp > 1 and style.attention == "te"
     if recipe.grad_accum_fusion is False:
         changes["main_grad_fusion"] = False
     return replace(style, **changes)  # type: ignore[arg-type]

@@ -43,8 +43,8 @@ class Style:
     mask: float = 0.0
     """Bytes per element of a materialised attention mask added to the scores (eager attention)."""
     loss: LossStyle = "eager"
-    logits_held: bool = False
-    """The model's output keeps the logits alive through the backward pass."""
+    logits_held: Literal["", "compute", "float"] = ""
+    """The model's output keeps the logits alive through the backward pass, as computed or as their fp32 copy."""
     logits_upcast: bool = True
     dropout: float | None = None
     """Overrides every dropout probability of the model (None: the model's own)."""
@@ -57,5 +57,19 @@ class Style:
     """A slice of a projection given to attention keeps the whole projection (view) or is made contiguous."""
     ring: bool = False
     """Context parallelism: attention exchanges keys and values and keeps one more output-sized tensor."""
+    fsdp_units: Literal["root", "split", "layers"] = "root"
+    """root: embedding, final norm and head form the root unit and stay whole from forward to backward; split: the
+    embedding is a unit of its own, norm and head stay whole."""
+    keeps_last_block: bool = False
+    """FSDP2 does not reshard the last block between its forward and backward."""
+    sac_attention: bool = True
+    """Selective checkpointing by operator keeps the attention output."""
+    sac_abs: bool = False
+    """... and the absolute values of float8 weights (row-wise scaling)."""
+    sac_last: bool = True
+    """... and the last matmul's output, which the backward never reads (the partitioner of a compiled layer drops it)."""
+    fused_qkv: bool = False
+    chunked_head: bool = False
+    """The chunked loss projects each chunk itself: full logits never exist."""
     fp8_inputs: bool = False
     """Matmuls keep their input as 1-byte elements instead of ``compute``."""

@@ -1,0 +1,71 @@
+"""What frameworks did before: software drifts, so a run carries the date of the software it uses.
+
+A profile describes today's behaviour.  Each :class:`Change` restores what was so before a commit (``until``), or
+between two (``since``, ``until``).  Dates are commit dates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foretell.recipe.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``style``/``profile`` fields that hold for software dated in [since, until)."""
+
+    profile: str
+    source: str
+    until: str = "9999"
+    since: str = ""
+    style: tuple[tuple[str, Any], ...] = ()
+    fields: tuple[tuple[str, Any], ...] = ()
+
+
+HISTORY = (
+    Change(
+        "torchtitan", "pytorch/torchtitan e29b6b4d4: logits freed before the backward pass, fp32 cast moved into the loss",
+        until="2024-06-12", style=(("logits_held", "float"),),
+    ),
+    Change(
+        "torchtitan", "pytorch/torchtitan a5e57e4a9: expandable_segments in the launcher",
+        until="2024-10-22", fields=(("expandable", False),),
+    ),
+    Change(
+        "torchtitan", "pytorch/torchtitan bcebc0de5 .. 88247277c: aten.abs in the selective-checkpoint save list",
+        since="2024-11-26", until="2025-02-05", style=(("sac_abs", True),),
+    ),
+    Change(
+        "torchtitan", "pytorch/torchtitan 3b39d7ab0: nn.RMSNorm replaces the own fp32 RMSNorm",
+        until="2025-03-19", style=(("norm", "eager"),),
+    ),
+    Change(
+        "torchtitan", "pytorch/torchtitan 83e694105: tok_embeddings and [norm, output] become FSDP units of their own",
+        until="2025-07-28", style=(("fsdp_units", "root"), ("keeps_last_block", True)),
+    ),
+    Change(
+        "torchtitan", "pytorch/torchtitan 3b85aa31f .. 114151ad4: cuDNN attention preferred but not in the save list",
+        since="2025-05-14", until="2026-03-23", style=(("sac_attention", False),),
+    ),
+    Change(
+        "torchtitan", "pytorch/torchtitan 3396a4b37: fused wqkv",
+        until="2026-03-18", style=(("fused_qkv", False),),
+    ),
+    Change(
+        "torchtitan", "pytorch/torchtitan 786e26f8e: the chunked loss includes the output projection",
+        until="2026-04-27", style=(("chunked_head", False),),
+    ),
+)  # fmt: skip
+
+
+def at_date(profile: Profile, date: str) -> Profile:
+    """``profile`` as it was at an ISO ``date`` (empty: today)."""
+    if not date:
+        return profile
+    day = date if len(date) >= 10 else (date + "-01-01"[len(date) - 4 :] if len(date) >= 4 else date)
+    for change in HISTORY:
+        if change.profile == profile.name and change.since <= day < change.until:
+            profile = replace(profile, style=replace(profile.style, **dict(change.style)), **dict(change.fields))
+    return profile
