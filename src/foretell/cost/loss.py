@@ -53,7 +53,7 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
         e.tape.nodes[-1].saved = (wide,)
         return e.tape.node("cross_entropy", [wide], Lin(), saved=[wide], passes=True)
     logits.held = st.logits_held == "compute"
-    if form == "eager" and st.sequence_parallel:
+    if form == "loss-parallel" or (form == "eager" and st.sequence_parallel):
         return _loss_parallel(e, op, logits)
     wide = cast(e, logits, 4.0, "tp", v, "logits.float") if st.logits_upcast and st.compute != 4.0 else logits
     wide.size = wide.size.as_category("logits")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from foretell.arch.architecture import Architecture, Block
-from foretell.arch.operators import Embedding
+from foretell.arch.operators import Embedding, Linear
 from foretell.cost.linear import Lin, dominates
 from foretell.cost.pipeline import Stage, stages
 from foretell.cost.recompute import Pass, layer_pass
@@ -91,13 +91,19 @@ class StageFolder:
             return "full"
         if r.scope == "layer":
             return "full" if (position + 1) % (r.layers or 2) == 0 else "none"
-        return "selective"
+        return "opaque" if position < round(self.style.sac_opaque * layers) else "selective"
 
     def layer(self, block: Block, mode: str, count: float) -> _Layer:
         trains = any(self.plan.trains(op) or self.plan.targeted(op) for op in block.ops)
         e = Emitter(block, self.style, self.plan, input_grad=trains or self.recipe.adapter is not None)
         out = e.emit()
         memory = layer_pass(e.tape, out, mode, self.recipe.recompute, self.style, accumulate=self.accumulates)
+        if self.style.sac_abs and mode == "selective" and self.recipe.fp8_recipe == "rowwise":
+            whole = Lin()
+            for op in block.ops:
+                if isinstance(op, Linear):
+                    whole.add(Lin.of("activations", "1/tp" if op.split else "1/1", op.parameters * self.style.compute))
+            memory = replace(memory, saved=memory.saved + whole)
         return _Layer(block, count, memory, states([(block, 1.0)], self.plan, self.par.zero))
 
     def edge(self, block: Block, *, loss: bool) -> BlockMemory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foretell.cost.linear import Lin
 from foretell.cost.tape import Node, Point, Tape, Tensor
@@ -46,6 +46,8 @@ def layer_pass(tape: Tape, out: Tensor, mode: str, spec: Recompute, style: Style
         return Pass(m.saved, tuple(m.forward), tuple(m.backward), m.wgrad)
     if mode == "full":
         return _full(tape, out, accumulate, Lin(), spec)
+    if mode == "opaque":
+        return _full(tape, out, accumulate, _op_outputs(tape, replace(style, sac_every=0)), spec)
     if spec.scope in ("op", "compute"):
         return _full(tape, out, accumulate, _op_outputs(tape, style), spec)
     names = spec.modules or ("core_attn",)
@@ -96,7 +98,7 @@ def _op_outputs(tape: Tape, style: Style) -> Lin:
             kept.add(node.outs[0].size)
         joins = style.fused_qkv and node.name in ("k_proj", "v_proj")
         matmuls += not joins
-        if matmuls % 2 and (i != last or style.sac_last):
+        if style.sac_every and (matmuls - 1) % style.sac_every == 0 and (i != last or style.sac_last):
             kept.add(node.work.as_category("activations") if row else node.outs[0].size)
     return kept
 

@@ -144,6 +144,40 @@ def fused_matmuls(block: Block) -> list[tuple[str, int, int]]:
     return out
 
 
+def _fsdp2_pools(folder: StageFolder, layers: list[Block], wide: float) -> Lin:
+    """The gather stream's pool: two consecutive units whole and the second one's shard as a copy; and the hole."""
+    ends = [b for b, here in ((folder.arch.embed, folder.stage.first), (folder.arch.head, folder.stage.last)) if here]
+    biggest = max(layers, key=lambda b: b.parameters)
+    units = [[biggest], [biggest], ends] if folder.style.fsdp_units == "root" else [[biggest], [biggest], *([b] for b in ends)]
+    units.sort(key=lambda unit: -sum(b.parameters for b in unit))
+    out = allocator_hole(folder)
+    for rank, blocks in enumerate(units[:2]):
+        for block in blocks:
+            whole = gathered(folder, block, wide, "communication_buffers")
+            out.add(whole)
+            if rank:
+                out.add({(c, {"1/1": "1/z", "1/tp": "1/z.tp", "1/ep": "1/ze"}[m]): v for (c, m), v in whole.items()})
+    return out
+
+
+def allocator_hole(folder: StageFolder) -> Lin:
+    """Reserved memory that the loss leaves unused: the freed compute-format logits are smaller than the fp32 tensors
+    that follow (with expandable segments); without, the first step's blocks have been split by optimizer states and
+    about two fp32 logits tensors must be reserved anew (measured 1.1 to 3.1)."""
+    vocab, style = folder.arch.vocab, folder.style
+    out = Lin()
+    if folder.par.tp > 1 and folder.run.sharding != "simplefsdp":  # gathered inputs wait for the collective's stream
+        out.add(Lin.of("allocator_slack", "T/1", 2.0 * folder.arch.hidden * style.compute))
+    if vocab is None or not folder.stage.last:
+        return out
+    compiled = style.loss == "compiled"
+    per = {"eager": 2.0, "hf": 2.0, "loss-parallel": 2.0, "chunked": 0.25 if style.chunked_head else 0.0}.get(style.loss, 0.0)
+    if not folder.run.expandable:
+        per += 4.0 if compiled else 6.0
+    out.add(Lin.of("allocator_slack", "T/tp", vocab * per))
+    return out
+
+
 def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
     """ZeRO-3 and FSDP: the unit in use and the one being prefetched are whole, so are the unit's new gradients.
 
@@ -189,14 +223,7 @@ def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
     if folder.par.pp > 1 and micro_steps:  # gradients stay whole until the last micro-batch, in reduce format
         for block, n in folder.blocks():
             root.add(whole_gradients(block, reduce, "gradients"), n)
-    pools = Lin()
-    if kind == "fsdp2" and layers:
-        biggest = max(layers, key=lambda b: b.parameters)
-        pools.add(gathered(folder, biggest, compute, "communication_buffers"), 2.0)
-        if edges and style.fsdp_units == "root":
-            rest = sum(b.parameters for b in edges) - biggest.parameters
-            if rest > 0:
-                pools = gathered(folder, biggest, compute, "communication_buffers")
-                for block in edges:
-                    pools.add(gathered(folder, block, compute, "communication_buffers"))
+    pools = _fsdp2_pools(folder, layers, compute) if kind in ("fsdp2", "simplefsdp") and layers else Lin()
+    if kind == "simplefsdp":  # one stream: only the hole
+        pools = allocator_hole(folder)
     return Buffers(root, forward, backward, Lin(), step, late, pools)

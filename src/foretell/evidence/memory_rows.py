@@ -96,7 +96,10 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
     quantization = None
     if quant:
         quantization = Quantization(quant["kind"], bool(quant.get("double", False)), quant.get("rest", compute))
-    r = t.get("recompute", {"mode": "none"})
+    r = dict(t.get("recompute", {"mode": "none"}))
+    layers = row["model"]["config"].get("num_hidden_layers")
+    if r["mode"] == "selective" and r.get("scope") == "layer" and r.get("layers") and layers:
+        r["layers"] = max(1, round(layers / r["layers"]))  # the row counts recomputed layers, the recipe every n-th
     recipe = TrainingRecipe(
         micro_batch=t["micro_batch"], seq_len=t.get("seq_len", 1), encoder_seq_len=None,
         grad_accum=t.get("grad_accum") or _accum(t, p), framework=prof.name, precision=precision,
@@ -108,6 +111,7 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
         param_dtype=None if quant else kinds.get("param"), grad_dtype=kinds.get("grad"), master_dtype=kinds.get("master"),
         optim_dtype=kinds.get("optim"), compute_dtype=kinds.get("compute"), fp8_recipe=kinds.get("fp8_recipe"),
         date=software.get("date", ""),
+        expandable_segments=False if str(row["hardware"].get("gpu", "")).startswith("mi") else None,
         grad_accum_fusion=False if "--no-gradient-accumulation-fusion" in row.get("notes", "") else None,
     )  # fmt: skip
     layout = p.get("pp_layout")

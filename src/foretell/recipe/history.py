@@ -64,7 +64,7 @@ def at_date(profile: Profile, date: str) -> Profile:
     """``profile`` as it was at an ISO ``date`` (empty: today)."""
     if not date:
         return profile
-    day = date if len(date) >= 10 else (date + "-01-01"[len(date) - 4 :] if len(date) >= 4 else date)
+    day = date + {4: "-07-01", 7: "-15"}.get(len(date), "")  # a year or a month stands for its middle
     for change in HISTORY:
         if change.profile == profile.name and change.since <= day < change.until:
             profile = replace(profile, style=replace(profile.style, **dict(change.style)), **dict(change.fields))

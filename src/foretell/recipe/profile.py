@@ -52,8 +52,8 @@ class Profile:
     optimizer_impl: str = "foreach"
     ddp_bucket: bool = True
     """DistributedDataParallel keeps a second copy of the gradients in buckets (gradient_as_bucket_view=False)."""
-    fused_loss: str = ""
-    """What ``loss="fused"`` means here, where it is not the fused linear cross entropy."""
+    losses: tuple[tuple[str, str], ...] = ()
+    """What a loss name means here, where it differs from the general meaning."""
     megatron: bool = False
     """Megatron-Core's resident buffers and pipeline engine."""
     expandable: bool = False

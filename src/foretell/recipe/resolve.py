@@ -16,6 +16,8 @@ _ATTENTION = {
     "flash": "flash", "sdpa": "flash", "te": "te", "flex": "flash", "eager": "eager",
     "mem-efficient": "efficient", "efficient": "efficient",
 }  # fmt: skip
+_LOW = ("fp8", "mxfp8", "nvfp4")
+"""Formats of matmul operands only: everything stored stays in the precision's own compute format."""
 _LOSS = {
     "eager": None, "hf": "hf", "chunked": "chunked", "compiled": "compiled", "fused": "fused-linear",
     "fused-linear": "fused-linear", "liger": "fused-linear", "te-fused": "te-fused", "vocab-parallel": "vocab-parallel",
@@ -39,6 +41,12 @@ class Run:
         return self.profile.style
 
     @property
+    def expandable(self) -> bool:
+        """Whether the allocator uses expandable segments."""
+        given = self.recipe.expandable_segments
+        return self.profile.expandable if given is None else given
+
+    @property
     def sharding(self) -> str:
         return self.par.sharding or self.profile.sharding
 
@@ -55,6 +63,9 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
     profile = at_date(profile, recipe.date)
     formats = _formats(recipe, profile)
     sp = par.sp if par.sp is not None else profile.sequence_parallel
+    sharding = par.sharding or profile.sharding
+    if par.zero == 2 and sharding in ("fsdp1", "fsdp2", "simplefsdp"):  # SHARD_GRAD_OP: shards between steps, whole in them
+        par = replace(par, zero=3, reshard="never")
     par = replace(
         par,
         sp=bool(sp),
@@ -75,7 +86,7 @@ def _formats(recipe: TrainingRecipe, profile: Profile) -> Formats:
     changes: dict[str, str | None] = {}
     for name in ("param", "grad", "optim", "compute"):
         given = getattr(recipe, f"{name}_dtype")
-        if given is not None:
+        if given is not None and not (name == "compute" and given in _LOW):
             changes[name] = given
     if recipe.master_dtype is not None:
         changes["master"] = None if recipe.master_dtype == "none" else recipe.master_dtype
@@ -106,10 +117,15 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         changes |= {"dropout": recipe.dropout, "attention_dropout": recipe.dropout}
     if style.attention == "te" and changes.get("attention") == "flash":
         changes["attention"] = "te"
-    if recipe.loss == "fused" and profile.fused_loss:
-        changes["loss"] = profile.fused_loss
+    named = dict(profile.losses)
+    if recipe.loss in named:
+        changes["loss"] = named[recipe.loss]
     changes["sequence_parallel"] = bool(par.sp) and par.tp > 1
     changes["ring"] = par.cp > 1 and style.attention == "te"
+    if par.sharding == "simplefsdp" and (not recipe.date or recipe.date >= "2026-04"):
+        changes["sac_every"] = 1  # torchtitan graph_trainer: the default memory policy keeps every matmul
+    if "nvfp4" in (recipe.compute_dtype, recipe.precision):
+        changes["sac_opaque"] = 0.85  # torchao nvfp4 recipe: the leading 85 % of the layers are converted
     if recipe.grad_accum_fusion is False:
         changes["main_grad_fusion"] = False
     return replace(style, **changes)  # type: ignore[arg-type]

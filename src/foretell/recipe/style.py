@@ -14,7 +14,7 @@ GateStyle = Literal["eager", "fused", "compiled", "lean"]
 RopeStyle = Literal["eager", "fused", "complex"]
 AttentionStyle = Literal["eager", "flash", "efficient", "te"]
 LossStyle = Literal[
-    "hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "native-fused", "te-fused", "mse"
+    "hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "native-fused", "loss-parallel", "te-fused", "mse"
 ]  # fmt: skip
 ExpertStyle = Literal["grouped", "alltoall"]
 
@@ -64,6 +64,10 @@ class Style:
     """FSDP2 does not reshard the last block between its forward and backward."""
     sac_attention: bool = True
     """Selective checkpointing by operator keeps the attention output."""
+    sac_every: int = 2
+    """... and the outputs of every so-manieth matmul."""
+    sac_opaque: float = 0.0
+    """Share of the layers, from the first, whose matmuls are opaque to the list (NVFP4), so that none is kept."""
     sac_abs: bool = False
     """... and the absolute values of float8 weights (row-wise scaling)."""
     sac_last: bool = True

@@ -77,6 +77,8 @@ class TrainingRecipe:
     compute_dtype: str | None = None
     fp8_recipe: str | None = None
     communication_buffer_fraction: float | None = None
+    expandable_segments: bool | None = None
+    """``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` (None: the framework's launcher decides)."""
     grad_accum_fusion: bool | None = None
     """Megatron's gradient-accumulation fusion: weight gradients are added to the main gradients in the matmul."""
     date: str = ""
