@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from foretell.arch.operators import Head
 from foretell.cost.linear import Lin
-from foretell.cost.saved import RULES, Emitter, cast
+from foretell.cost.saved import RULES, Emitter, cast, frozen_saves, lora, scale_and_bias
 from foretell.cost.tape import Tensor
 
 CHUNKS = 8
@@ -24,7 +24,7 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
     trains = e.weights.trains(op) and not op.tied
     tied_grad = op.tied and e.weights.recipe.adapter is None
     wgrad = e.weights.tied_gradient(op) if tied_grad else e.weights.gradient(op)
-    keeps = [x] if trains or tied_grad else []
+    keeps = [x] if trains or tied_grad else frozen_saves(e, op, x)
     gather = e.work(op.dim, st.compute, "1") if st.sequence_parallel else Lin()
     form = st.loss if e.loss else "none"
     if form == "fused-linear":

@@ -7,12 +7,12 @@ another level covers whatever the run's sizes are dropped).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from foretell.arch.architecture import Architecture, Block
+from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.operators import Embedding, Linear
-from foretell.cost.linear import Lin, dominates
+from foretell.cost.linear import Lin, dominates, total
 from foretell.cost.pipeline import Stage, stages
 from foretell.cost.recompute import Pass, layer_pass
 from foretell.cost.saved import Emitter
@@ -47,6 +47,30 @@ class _Layer:
     states: StateTerms
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Layers that run after one another, interchangeable as far as memory goes."""
+
+    layers: tuple[_Layer, ...]
+    chunk: int
+    in_flight: float
+
+    @property
+    def saved(self) -> Lin:
+        """Activations that one micro-batch leaves here."""
+        out = Lin()
+        for layer in self.layers:
+            out.add(layer.memory.saved, layer.count)
+        return out
+
+    @property
+    def gradients(self) -> Lin:
+        out = Lin()
+        for layer in self.layers:
+            out.add(layer.states.gradients, layer.count)
+        return out
+
+
 def fold_stage(arch: Architecture, plan: WeightPlan, run: Run, stage: Stage) -> StageFold:
     """Fold one pipeline stage."""
     return StageFolder(arch, plan, run, stage).fold()
@@ -61,23 +85,33 @@ class StageFolder:
         self.style = run.style
         self.accumulates = run.profile.gradients == "buffer" or self.recipe.grad_accum > 1
         self.fresh = not self.accumulates
+        self._made: dict[tuple[Block, str], _Layer] = {}
 
     # -- parts ----------------------------------------------------------------------------------------------
 
-    def segments(self) -> list[list[_Layer]]:
-        """Runs of layers in forward order (a tower, then the trunk); the layers inside a run are interchangeable."""
-        out: list[list[_Layer]] = []
+    def segments(self) -> list[Segment]:
+        """Runs of layers in forward order: towers, then the trunk chunk by chunk, then prediction layers."""
+        stage, out = self.stage, []
         for stack in self.arch.stacks:
-            is_main = stack is self.arch.main
-            if not is_main and not self.stage.first:
-                continue
-            indices = self.stage.layers if is_main else range(stack.layers)
-            groups: dict[tuple[int, str], int] = {}
-            for position, layer in enumerate(indices):
-                key = (stack.pattern[layer], self.mode(position, len(indices)) if is_main else "none")
-                groups[key] = groups.get(key, 0) + 1
-            out.append([self.layer(stack.blocks[i], mode, float(n)) for (i, mode), n in groups.items()])
+            if stack is self.arch.main:
+                for c, chunk in enumerate(stage.chunks):
+                    modes = [self.mode(i, len(chunk)) for i in range(len(chunk))]
+                    out.append(self.segment(stack, chunk, modes, c))
+            elif stage.first:
+                out.append(self.segment(stack, range(stack.layers), ["none"] * stack.layers, 0))
+        if stage.last and self.recipe.mtp_layers:
+            more = Stack("prediction", self.arch.unused[:1], (0,) * self.recipe.mtp_layers)
+            out.append(self.segment(more, range(more.layers), ["none"] * more.layers, len(stage.chunks) - 1))
         return out
+
+    def segment(self, stack: Stack, layers: Sequence[int], modes: Sequence[str], chunk: int) -> Segment:
+        """Layers of one run, equal ones together."""
+        groups: dict[tuple[int, str], int] = {}
+        for layer, mode in zip(layers, modes, strict=True):
+            key = (stack.pattern[layer], mode)
+            groups[key] = groups.get(key, 0) + 1
+        made = tuple(self.layer(stack.blocks[i], mode, float(n)) for (i, mode), n in groups.items())
+        return Segment(made, chunk, self.stage.in_flight[chunk])
 
     def mode(self, position: int, layers: int) -> str:
         """How one layer is checkpointed."""
@@ -85,15 +119,15 @@ class StageFolder:
         if r.mode == "none":
             return "none"
         if r.mode == "full":
-            if r.scope == "block" and r.layers is not None:
-                per_chunk = layers / self.stage.chunks
-                return "full" if position % per_chunk < r.layers else "none"
-            return "full"
+            return "none" if r.scope == "block" and r.layers is not None and position >= r.layers else "full"
         if r.scope == "layer":
             return "full" if (position + 1) % (r.layers or 2) == 0 else "none"
         return "opaque" if position < round(self.style.sac_opaque * layers) else "selective"
 
     def layer(self, block: Block, mode: str, count: float) -> _Layer:
+        key = (block, mode)
+        if key in self._made:
+            return replace(self._made[key], count=count)
         trains = any(self.plan.trains(op) or self.plan.targeted(op) for op in block.ops)
         e = Emitter(block, self.style, self.plan, input_grad=trains or self.recipe.adapter is not None)
         out = e.emit()
@@ -104,7 +138,8 @@ class StageFolder:
                 if isinstance(op, Linear):
                     whole.add(Lin.of("activations", "1/tp" if op.split else "1/1", op.parameters * self.style.compute))
             memory = replace(memory, saved=memory.saved + whole)
-        return _Layer(block, count, memory, states([(block, 1.0)], self.plan, self.par.zero))
+        self._made[key] = _Layer(block, count, memory, states([(block, 1.0)], self.plan, self.par.zero))
+        return self._made[key]
 
     def edge(self, block: Block, *, loss: bool) -> BlockMemory:
         """Embedding or head block, never checkpointed."""
@@ -117,11 +152,11 @@ class StageFolder:
         if self.stage.first:
             yield self.arch.embed, 1.0
         for segment in self.segs:
-            for layer in segment:
+            for layer in segment.layers:
                 yield layer.block, layer.count
         if self.stage.last:
             yield self.arch.head, 1.0
-            if self.arch.tied and not self.stage.first:
+            if (self.arch.tied or self.recipe.mtp_layers) and not self.stage.first:
                 yield replace(self.arch.embed, ops=tuple(o for o in self.arch.embed.ops if _is_token_table(o))), 1.0
 
     def fold(self) -> StageFold:
@@ -134,41 +169,33 @@ class StageFolder:
         if self.accumulates:
             resident = resident + base.gradients
         phases: dict[str, list[Point]] = {"forward": [], "loss": [], "backward": [], "optimizer": []}
-        saved_all = Lin()
-        for segment in self.segs:
-            for layer in segment:
-                saved_all.add(layer.memory.saved, layer.count)
-        edge_saved = Lin()
+        kept_all = Lin(resident)
         if embed is not None:
-            edge_saved.add(embed.saved)
-        chunk = 1.0 / self.stage.chunks
-        before = resident + (saved_all + edge_saved) * max(0.0, self.stage.in_flight - chunk)
+            kept_all.add(embed.saved, self.stage.in_flight[0])
+        for segment in self.segs:
+            kept_all.add(segment.saved, segment.in_flight)
         grads_after = self._gradients_after(head, work.late)
-        cumulative = Lin(edge_saved)
         for j, segment in enumerate(self.segs):
-            part = Lin()
-            for layer in segment:
-                part.add(layer.memory.saved, layer.count)
-            cumulative.add(part, chunk)
-            for layer in segment:
-                rest = before + cumulative - layer.memory.saved
-                first = before + edge_saved
+            # later segments of the same pass have not run yet (forward), or are done (backward)
+            top = kept_all - total(s.saved for s in self.segs[j + 1 :] if s.chunk == segment.chunk)
+            bottom = top - segment.saved
+            for layer in segment.layers:
+                rest = top - layer.memory.saved
                 ws_f, ws_b = work.forward(layer.block), work.backward(layer.block)
                 for p in layer.memory.forward:
                     phases["forward"].append(Point("forward", _at(layer, p), rest + p.size + ws_f))
                 for p in layer.memory.backward:
-                    late = grads_after[j]
-                    phases["backward"].append(Point("backward", _at(layer, p), rest + p.size + ws_b + late))
+                    phases["backward"].append(Point("backward", _at(layer, p), rest + p.size + ws_b + grads_after[j]))
                     if self.fresh:
-                        own = layer.states.gradients
-                        early = grads_after[j] + _segment_gradients(segment) - own
-                        phases["backward"].append(Point("backward", _at(layer, p), first + p.size + ws_b + early))
+                        early = grads_after[j] + segment.gradients - layer.states.gradients
+                        phases["backward"].append(Point("backward", _at(layer, p), bottom + p.size + ws_b + early))
         if head is not None:
-            top = before + cumulative
+            # every prediction layer has a loss of its own, kept until the main one has run
+            top = kept_all + head.saved * float(self.recipe.mtp_layers)
             for p in head.forward + head.backward:
                 phases["loss"].append(Point("loss", f"head.{p.operator}", top + p.size + work.head))
         if embed is not None and self.fresh:
-            everything = before + base.gradients + work.late
+            everything = resident + base.gradients + work.late
             for p in embed.backward:
                 phases["backward"].append(
                     Point("backward", f"embed.{p.operator}", everything + p.size - embed.wgrad + work.head)
@@ -193,21 +220,14 @@ class StageFolder:
     def _gradients_after(self, head: BlockMemory | None, late: Lin) -> list[Lin]:
         """Gradients that exist when the backward pass reaches each segment (fresh gradients only)."""
         out: list[Lin] = []
-        total = Lin(late)
+        made = Lin(late)
         if head is not None and self.fresh and not late:
-            total.add(shard(head.wgrad, self.par.zero))
+            made.add(shard(head.wgrad, self.par.zero))
         for segment in reversed(self.segs):
-            out.append(Lin(total))
+            out.append(Lin(made))
             if self.fresh:
-                total.add(_segment_gradients(segment))
+                made.add(segment.gradients)
         return out[::-1]
-
-
-def _segment_gradients(segment: list[_Layer]) -> Lin:
-    out = Lin()
-    for layer in segment:
-        out.add(layer.states.gradients, layer.count)
-    return out
 
 
 def _at(layer: _Layer, point: Point) -> str:

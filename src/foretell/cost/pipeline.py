@@ -15,16 +15,20 @@ class Stage:
     """One pipeline rank: indices of its layers, whether it holds the embedding and the head."""
 
     index: int
-    layers: tuple[int, ...]
+    chunks: tuple[tuple[int, ...], ...]
+    """Layer indices of each model chunk (one without virtual stages)."""
     first: bool
     last: bool
-    in_flight: float
-    """Activations kept at the peak, in units of one micro-batch through the whole stage."""
-    chunks: int = 1
+    in_flight: tuple[float, ...]
+    """Micro-batches whose activations each chunk keeps at the peak."""
+
+    @property
+    def layers(self) -> int:
+        return sum(len(chunk) for chunk in self.chunks)
 
 
-def split(layers: int, pp: int, vpp: int = 1, layout: Sequence[int] | None = None, *, even: bool = False) -> list[tuple[int, ...]]:
-    """Layer indices of each pipeline rank.
+def split(layers: int, pp: int, vpp: int = 1, layout: Sequence[int] | None = None, *, even: bool = False) -> list[tuple[tuple[int, ...], ...]]:
+    """Layer indices of each chunk of each pipeline rank.
 
     With ``vpp`` chunks a rank holds every ``pp``-th chunk (interleaved schedule, arXiv 2104.04473).  Without a
     ``layout`` the layers are divided evenly; a remainder goes to the first stages, or is refused with ``even``.
@@ -53,28 +57,33 @@ def split(layers: int, pp: int, vpp: int = 1, layout: Sequence[int] | None = Non
         sizes = [layers // parts + (i < layers % parts) for i in range(parts)]
     starts = [sum(sizes[:i]) for i in range(parts + 1)]
     return [
-        tuple(layer for chunk in range(rank, parts, pp) for layer in range(starts[chunk], starts[chunk + 1]))
-        for rank in range(pp)
+        tuple(tuple(range(starts[chunk], starts[chunk + 1])) for chunk in range(rank, parts, pp)) for rank in range(pp)
     ]
 
 
-def in_flight(schedule: str, pp: int, stage: int, vpp: int, micro_batches: int) -> float:
-    """Micro-batches whose activations a stage keeps at its peak, in units of the whole stage.
+def in_flight(schedule: str, pp: int, stage: int, vpp: int, micro_batches: int) -> tuple[float, ...]:
+    """Micro-batches whose activations each chunk of a stage keeps at the stage's peak.
 
     GPipe keeps all (arXiv 1811.06965); 1F1B at most ``pp - stage`` (arXiv 2006.09503); interleaved 1F1B
     ``2(pp-stage-1) + (vpp-1)pp + 1`` chunks of ``1/vpp`` (arXiv 2104.04473, Megatron-Core ``schedules.py``);
     ZB-H1 as 1F1B, ZB-V ``pp`` on every stage (arXiv 2401.10241); DualPipe ``pp + 1`` (arXiv 2412.19437, table 2).
     """
     m = micro_batches
+    if vpp > 1 and schedule in ("interleaved-1f1b", "1f1b"):
+        passes = min(m * vpp, 2 * (pp - stage - 1) + (vpp - 1) * pp + 1)
+        counts = [0.0] * vpp
+        for k in range(passes):
+            counts[k % (pp * vpp) // pp] += 1
+        return tuple(counts)
     if schedule == "gpipe":
-        return float(m)
-    if schedule == "interleaved-1f1b" and vpp > 1:
-        return min(m * vpp, 2 * (pp - stage - 1) + (vpp - 1) * pp + 1) / vpp
-    if schedule == "zb-v":
-        return float(min(m, pp))
-    if schedule == "dualpipe":
-        return float(min(m, pp + 1))
-    return float(min(m, pp - stage))
+        one = m
+    elif schedule == "zb-v":
+        one = min(m, pp)
+    elif schedule == "dualpipe":
+        one = min(m, pp + 1)
+    else:
+        one = min(m, pp - stage)
+    return (float(one),) * vpp
 
 
 def stages(
@@ -83,6 +92,6 @@ def stages(
     """Every pipeline rank of a run."""
     parts = split(layers, pp, vpp, layout, even=even)
     return [
-        Stage(i, part, i == 0, i == pp - 1, in_flight(schedule, pp, i, vpp, micro_batches), vpp)
+        Stage(i, part, i == 0, i == pp - 1, in_flight(schedule, pp, i, len(part), micro_batches))
         for i, part in enumerate(parts)
     ]

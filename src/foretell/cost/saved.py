@@ -13,14 +13,21 @@ from typing import Any
 
 from foretell.arch.architecture import Block
 from foretell.arch.operators import (
-    Act, Add, Attention, Conv, Dropout, Embedding, Experts, Gate, Linear, Mul, Norm, Operator, Parameters, Pool, Rope,
-    Router, Scan, Slice,
+    Act, Add, Attention, Conv, Dropout, Embedding, Experts, Gate, Head, Linear, Mul, Norm, Operator, Parameters, Pool,
+    PromptAttention, Rope, Router, Scan, Slice,
 )  # fmt: skip
 from foretell.cost.linear import Lin
 from foretell.cost.tape import Tape, Tensor
 from foretell.recipe.style import Style
 
 ROWS = {"text": "T", "encoder": "E", "sample": "B"}
+Place = tuple[str, float]
+"""What one row of a tensor is: the monomial that counts rows, and how many there are per unit of it."""
+
+
+def place_of(block: Block) -> Place:
+    """Rows of a block's input."""
+    return ROWS[block.stream], float(block.positions or 1) if block.stream == "sample" else 1.0
 
 
 @dataclass
@@ -33,13 +40,19 @@ class Emitter:
     """A :class:`foretell.cost.weights.WeightPlan`: which weights train, adapters, bytes of each kind."""
     input_grad: bool = True
     loss: bool = False
-    """The block ends in a language-model loss."""
+    """The block ends in a loss."""
+    memory: Place | None = None
+    """Rows of the encoder's output, where the block may read it."""
     tape: Tape = field(init=False)
     env: dict[str, Tensor] = field(init=False, default_factory=dict)
+    unfreed: dict[Tensor, Lin] = field(init=False, default_factory=dict)
+    """Storages kept outside autograd's saved tensors: they live as long as the graph, not until their backward ran."""
+    places: dict[Tensor, Place] = field(init=False, default_factory=dict)
+    """Rows of each tensor that does not have the block's."""
 
     def __post_init__(self) -> None:
-        self.rows = ROWS[self.block.stream]
-        self.per = float(self.block.positions or 1) if self.block.stream == "sample" else 1.0
+        self.home = place_of(self.block)
+        self.rows, self.per = self.home
         x = None
         if self.block.width:
             x = Tensor("x", self.size(self.block.width, self.style.residual, "sp"), self.input_grad)
@@ -47,6 +60,10 @@ class Emitter:
         self.tape = Tape(x)
         if x is not None:
             self.env["x"] = x
+        if self.memory is not None:  # its bytes are counted once, where it is made
+            source = Tensor("memory", Lin(), self.input_grad, unit=self.style.residual)
+            self.env["memory"] = source
+            self.places[source] = self.memory
 
     def size(self, width: float, unit: float, shard: str, category: str = "activations", rows: str = "") -> Lin:
         """Bytes of ``width`` elements per row of this block."""
@@ -64,11 +81,15 @@ class Emitter:
         previous = self.env.get("x")
         for op in self.block.ops:
             ins = [self.env[name] for name in op.ins] if op.ins else ([previous] if previous is not None else [])
+            self.rows, self.per = next((self.places.get(t, self.home) for t in ins if t.size or t.name == "memory"), self.home)
             rule: Callable[..., Tensor] | None = getattr(op, "emit", None)
             out = rule(self, *ins) if rule is not None else RULES[type(op)](self, op, *ins)
             if out is not None:
                 self.env[op.name] = out
-                previous = out
+                if out is not previous and (self.rows, self.per) != self.home:
+                    self.places[out] = (self.rows, self.per)
+                if not isinstance(op, Parameters):
+                    previous = out
         assert previous is not None
         return previous
 
@@ -101,39 +122,77 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
         if st.fp8_inputs and x.unit > 1:
             kept = e.tape.extra(f"{op.name}.fp8", e.size(op.d_in, 1.0, in_shard))
         saved.append(kept)
+    saved += frozen_saves(e, op, x)
     out = e.tape.node(
         op.name, [x], e.size(op.d_out, st.compute, out_shard), saved=saved, work=work, bwork=bwork,
         wgrad=plan.gradient(op), trainable=trains, unit=st.compute,
     )  # fmt: skip
+    if plan.scaled(op):
+        return scale_and_bias(e, op, out, op.d_out, out_shard)
     adapter = plan.adapter(op)
     if adapter is not None:
         out = lora(e, op, x, out, adapter, in_shard, out_shard)
     return out
 
 
-def lora(e: Emitter, op: Linear, x: Tensor, base: Tensor, adapter: Any, in_shard: str, out_shard: str) -> Tensor:
-    """``base + scale * B(A(dropout(x)))`` as PEFT's ``lora.Linear.forward`` runs it."""
+def frozen_saves(e: Emitter, op: Linear | Head, x: Tensor) -> list[Tensor]:
+    """What a matmul with a frozen weight keeps although it needs no weight gradient.
+
+    * bitsandbytes ``MatMul4Bit`` before 0.43.2 keeps its input (``ctx.tensors``).
+    * Under autocast the compute-format copy of the weight, one for each use: the autocast cache only holds copies of
+      leaves that require gradients (pytorch ``aten/src/ATen/autocast_mode.cpp``, ``cached_cast``).
+    """
+    st, plan = e.style, e.weights
+    if plan.trains(op) or not x.grad:
+        return []
+    if plan.quantized(op):
+        if not st.quantized_keeps_input:
+            return []
+        e.unfreed[x.storage] = x.storage.size
+        return [x]
+    if not st.autocast or all(plan.param_unit(op, w) <= st.compute for w in op.weights()):
+        return []
+    copy, shard = float(max(w.elements for w in op.weights())) * st.compute, "tp" if isinstance(op, Head) or op.split else "1"
+    rows = "K" if e.loss and st.loss == "list-chunked" else "1"
+    return [e.tape.extra(f"{op.name}.weight_copy", Lin.of("weight_copies", f"{rows}/{shard}", copy))]
+
+
+def scale_and_bias(e: Emitter, op: Linear | Head, y: Tensor, width: float, shard: str) -> Tensor:
+    """LLaMA-Adapter v2: ``scale * (y + bias)``; the sum is kept for the gradient of the scale."""
+    y = e.tape.node(f"{op.name}.bias", [y], e.size(width, y.unit, shard), trainable=True)
+    return e.tape.node(f"{op.name}.scale", [y], y.size, saved=[y], trainable=True)
+
+
+def lora(e: Emitter, op: Linear | Head, x: Tensor, base: Tensor, adapter: Any, in_shard: str, out_shard: str) -> Tensor:
+    """``base + scale * B(A(dropout(x)))`` as PEFT's ``lora.Linear.forward`` runs it.
+
+    On some parts of a merged projection (litgpt/lora.py ``LoRAQKVLinear.zero_pad``) B's narrower output is copied into
+    a zero tensor of full width, and ``index_copy`` keeps it.
+    """
     st, r = e.style, adapter.rank
+    d_in, d_out = (op.d_in, op.d_out) if isinstance(op, Linear) else (op.dim, op.rows)
     if adapter.cast_input and adapter.unit != x.unit:
-        x = cast(e, x, adapter.unit, in_shard, op.d_in, f"{op.name}.lora_cast")
+        x = cast(e, x, adapter.unit, in_shard, d_in, f"{op.name}.lora_cast")
     if adapter.dropout:
-        mask = e.tape.extra(f"{op.name}.lora_mask", e.size(op.d_in, 1.0, in_shard))
+        mask = e.tape.extra(f"{op.name}.lora_mask", e.size(d_in, 1.0, in_shard))
         x = e.tape.node(f"{op.name}.lora_dropout", [x], x.size, saved=[mask])
     if st.autocast:
-        x = cast(e, x, st.compute, in_shard, op.d_in, f"{op.name}.lora_autocast")
+        x = cast(e, x, st.compute, in_shard, d_in, f"{op.name}.lora_autocast")
     unit = st.compute if st.autocast or not adapter.cast_input else adapter.unit
     a = e.tape.node(
         f"{op.name}.lora_A", [x], e.size(r, unit, "sp"), saved=[x], wgrad=adapter.grad_a, trainable=True, unit=unit
     )
     b = e.tape.node(
-        f"{op.name}.lora_B", [a], e.size(op.d_out, unit, out_shard), saved=[a], wgrad=adapter.grad_b, trainable=True,
+        f"{op.name}.lora_B", [a], e.size(adapter.outputs, unit, out_shard), saved=[a], wgrad=adapter.grad_b, trainable=True,
         unit=unit,
     )  # fmt: skip
+    if adapter.outputs < d_out:
+        b = e.tape.node(f"{op.name}.lora_pad", [b], e.size(d_out, unit, out_shard), saved=[b], unit=unit)
     scaled = e.tape.node(f"{op.name}.lora_scale", [b], b.size, unit=unit)
     wide = max(unit, base.unit)
-    out = e.tape.node(f"{op.name}.lora_add", [base, scaled], e.size(op.d_out, wide, out_shard), passes=True, unit=wide)
+    out = e.tape.node(f"{op.name}.lora_add", [base, scaled], e.size(d_out, wide, out_shard), passes=True, unit=wide)
     if wide != st.compute and not st.autocast:
-        out = cast(e, out, st.compute, out_shard, op.d_out)
+        out = cast(e, out, st.compute, out_shard, d_out)
     return out
 
 
@@ -145,13 +204,18 @@ def norm(e: Emitter, op: Norm, x: Tensor) -> Tensor:
     stats = e.tape.extra(f"{op.name}.stats", e.size(op.groups * (2 if op.kind == "layer" else 1), 4.0, shard))
     grad = e.weights.gradient(op)
     unit = x.unit
-    if op.kind in ("batch", "group"):
-        return e.tape.node(op.name, [x], x.size, saved=[x, stats], wgrad=grad, trainable=trains)
+    if op.kind in ("batch", "group"):  # statistics per channel or per group and sample: a few kilobytes
+        return e.tape.node(op.name, [x], x.size, saved=[x] if trains or x.grad else [], wgrad=grad, trainable=trains, unit=unit)
     if st.norm == "eager" and op.kind in ("rms", "l2"):
         wide = cast(e, x, 4.0, shard, w, f"{op.name}.float")
         squares = e.tape.node(f"{op.name}.pow", [wide], e.size(w, 4.0, shard), saved=[wide], unit=4.0)
         inverse = e.tape.node(f"{op.name}.rsqrt", [squares], stats.size, saved=[stats], unit=4.0)
         y = e.tape.node(f"{op.name}.mul", [wide, inverse], e.size(w, 4.0, shard), saved=[wide], unit=4.0)
+        if st.norm_scale_wide and op.affine and op.kind == "rms":
+            y = e.tape.node(
+                op.name, [y], e.size(w, 4.0, shard), saved=[y] if trains else [], wgrad=grad, trainable=trains, unit=4.0
+            )
+            return cast(e, y, unit, shard, w, f"{op.name}.to")
         y = cast(e, y, unit, shard, w, f"{op.name}.to")
         if op.affine and op.kind == "rms":
             y = e.tape.node(
@@ -183,6 +247,7 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
     out_size = e.size(op.width, unit, "tp")
     trains = e.weights.trains(op)
     grad = e.weights.gradient(op)
+    scores, n = score_rows(e, op, k)
     if op.kv_heads != op.heads and (st.gqa_expand or form == "eager"):
         k = e.tape.node(f"{op.name}.repeat_k", [k], e.size(op.heads * op.head_dim, unit, "tp"), unit=unit)
         v = e.tape.node(f"{op.name}.repeat_v", [v], e.size(op.heads * op.v_dim, unit, "tp"), unit=unit)
@@ -202,27 +267,46 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         if out.grad:
             e.tape.nodes[-1].saved = (*node_saved, out)
         return out
-    scores = {"T": "TT", "E": "EE", "B": "B"}[e.rows]
-    if op.memory == "cross":
-        scores = "TE"
-    n = float(op.heads) * (e.per if e.rows == "B" else 1.0)
 
-    def square(unit: float, category: str = "activations") -> Lin:
-        return Lin.of(category, f"{scores}/tp", n * unit * (e.per if e.rows == "B" else 1.0))
+    def square(unit: float) -> Lin:
+        return Lin.of("activations", f"{scores}/tp", n * unit)
 
     s = e.tape.node(f"{op.name}.scores", [q, k], square(unit), saved=[q, k], unit=unit)
     if st.softmax != unit:
         s = e.tape.node(f"{op.name}.scale", [s], square(unit), unit=unit)
+    if op.softcap:
+        s = e.tape.node(f"{op.name}.tanh", [s], square(unit), unit=unit)
+        e.tape.nodes[-1].saved = (s,) if s.grad else ()
+        s = e.tape.node(f"{op.name}.cap", [s], square(unit), unit=unit)
     if st.mask:
         s = e.tape.node(f"{op.name}.mask", [s], square(unit), passes=True, unit=unit)
     p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), unit=st.softmax)
     e.tape.nodes[-1].saved = (p,) if p.grad else ()
     if st.softmax != unit:
         p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit)
-    if st.attention_dropout:
+    if op.dropout if st.attention_dropout is None else st.attention_dropout:
         m = e.tape.extra(f"{op.name}.mask", square(1.0))
         p = e.tape.node(f"{op.name}.dropout", [p], square(unit), saved=[m], unit=unit)
     return e.tape.node(op.name, [p, v], out_size, saved=[p, v], wgrad=grad, trainable=trains, unit=unit)
+
+
+def score_rows(e: Emitter, op: Attention, k: Tensor) -> tuple[str, float]:
+    """Monomial and coefficient of the elements of a score tensor: query rows times keys each of them sees."""
+    keys, per = e.places.get(k, e.home)
+    n = float(op.heads) * e.per
+    if keys == "B":
+        return e.rows, n * (min(per, op.window) if op.window else per)
+    both = {"TT": "TT", "EE": "EE", "TE": "TE", "ET": "TE"}.get(e.rows + keys)
+    return both or {"T": "S", "E": "E"}.get(keys, keys), n
+
+
+def prompt_attention(e: Emitter, op: PromptAttention, q: Tensor, y: Tensor) -> Tensor:
+    """``y + gate * attention(q, prompt)`` (litgpt/adapter.py): the second attention keeps q and its output."""
+    size = e.size(op.width, e.style.compute, "tp")
+    ay = e.tape.node(f"{op.name}.attn", [q], size, saved=[q], trainable=True, unit=e.style.compute)
+    e.tape.nodes[-1].saved = (q, ay)
+    gated = e.tape.node(f"{op.name}.gate", [ay], size, saved=[ay], trainable=True, unit=e.style.compute)
+    return e.tape.node(op.name, [y, gated], size, passes=True, unit=e.style.compute)
 
 
 def gate(e: Emitter, op: Gate, g: Tensor, up: Tensor) -> Tensor:
@@ -236,12 +320,22 @@ def gate(e: Emitter, op: Gate, g: Tensor, up: Tensor) -> Tensor:
     return e.tape.node(op.name, [g, up], size, saved=[g, up])
 
 
+COMPOSITE = {"gelu_new": 3, "quick_gelu": 1, "gelu_fast": 5, "relu2": 1}
+"""Tensors kept beside the input by activations that are written out in Python (transformers ``activations.py``):
+``gelu_new`` keeps tanh, 1 + tanh and x / 2; ``quick_gelu`` the sigmoid."""
+
+
 def act(e: Emitter, op: Act, x: Tensor) -> Tensor:
     """Pointwise activation: keeps its input (ReLU keeps its output, which the next matmul keeps anyway)."""
     size = e.size(op.features, x.unit, "tp" if op.split else "sp")
     out = e.tape.node(op.name, [x], size, saved=[x])
-    if op.fn in ("relu", "tanh", "sigmoid") and out.grad:
+    if not out.grad:
+        return out
+    if op.fn in ("relu", "relu6", "tanh", "sigmoid"):
         e.tape.nodes[-1].saved = (out,)
+    elif e.style.act == "eager" and op.fn in COMPOSITE:
+        saved = [x, *(e.tape.extra(f"{op.name}.{i}", size) for i in range(COMPOSITE[op.fn]))]
+        e.tape.nodes[-1].saved = tuple(saved)
     return out
 
 
@@ -251,8 +345,9 @@ def add(e: Emitter, op: Add, *xs: Tensor) -> Tensor:
 
 
 def mul(e: Emitter, op: Mul, a: Tensor, *rest: Tensor) -> Tensor:
-    saved = [a, *rest]
-    return e.tape.node(op.name, saved, e.size(op.features, a.unit, "sp"), saved=saved)
+    ins = [a, *rest]
+    unit = max(t.unit for t in ins)
+    return e.tape.node(op.name, ins, e.size(op.features, unit, "sp"), saved=ins, unit=unit)
 
 
 def dropout(e: Emitter, op: Dropout, x: Tensor) -> Tensor:
@@ -276,11 +371,25 @@ def embedding(e: Emitter, op: Embedding, *_: Tensor) -> Tensor:
     return out
 
 
-def conv(e: Emitter, op: Conv, x: Tensor) -> Tensor:
-    size = e.size(op.c_out, e.style.compute, "tp" if op.split else "sp") * (op.positions or 1)
+def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
+    """Convolution: keeps its input; without one it reads the sample itself (an image, a waveform)."""
+    st, shard = e.style, "tp" if op.split else "sp"
     trains = e.weights.trains(op)
-    return e.tape.node(op.name, [x] if x is not None else [], size, saved=[x] if trains else [],
-                       wgrad=e.weights.gradient(op), trainable=trains, unit=e.style.compute)  # fmt: skip
+    taps = 1.0
+    for k in op.kernel:
+        taps *= k
+    source = list(xs)
+    if not source:
+        e.rows, e.per = "B", float(op.source or op.positions * taps)
+        source = [Tensor("sample", e.size(op.c_in, 4.0 if st.autocast else st.compute, "sp"), False, unit=4.0 if st.autocast else st.compute)]
+    if st.autocast:
+        source = [cast(e, x, st.compute, shard, op.c_in / len(source), f"{op.name}.cast") for x in source]
+    if op.positions:
+        e.rows, e.per = "B", float(op.positions)
+    return e.tape.node(
+        op.name, source, e.size(op.c_out, st.compute, shard), saved=source if trains else [], wgrad=e.weights.gradient(op),
+        trainable=trains, unit=st.compute,
+    )  # fmt: skip
 
 
 def scan(e: Emitter, op: Scan, *xs: Tensor) -> Tensor:
@@ -301,8 +410,17 @@ def slice_(e: Emitter, op: Slice, x: Tensor) -> Tensor:
     return e.tape.node(op.name, [x], size)
 
 
-def pool(e: Emitter, op: Pool, x: Tensor) -> Tensor:
-    return e.tape.node(op.name, [x], e.size(op.features, x.unit, "sp") * (op.positions or 1))
+def pool(e: Emitter, op: Pool, *xs: Tensor) -> Tensor:
+    """Change of resolution: a view keeps its source alive, a maximum keeps its source and the indices."""
+    if op.positions:
+        e.rows, e.per = "B", float(op.positions)
+    unit = xs[0].unit if xs else e.style.residual
+    if op.kind == "view":
+        return e.tape.node(op.name, [xs[0]], view=True)
+    saved = []
+    if op.kind == "max":
+        saved = [xs[0], e.tape.extra(f"{op.name}.indices", e.size(op.features, 8.0, "sp"))]
+    return e.tape.node(op.name, list(xs), e.size(op.features, unit, "sp"), saved=saved, unit=unit)
 
 
 def router(e: Emitter, op: Router, x: Tensor) -> Tensor:
@@ -367,14 +485,16 @@ def experts(e: Emitter, op: Experts, x: Tensor, probs: Tensor) -> Tensor:
     )  # fmt: skip
 
 
-def parameters(e: Emitter, op: Parameters, *xs: Tensor) -> Tensor | None:
-    """Bare parameters: an addition as far as memory goes."""
-    return xs[0] if xs else None
+def parameters(e: Emitter, op: Parameters, *_: Tensor) -> Tensor:
+    """Bare parameters: a leaf that no activation memory is counted for."""
+    weights = list(op.weights())
+    unit = e.weights.param_unit(op, weights[0]) if weights and not e.style.autocast else e.style.residual
+    return Tensor(op.name, Lin(), e.weights.trains(op), unit=unit)
 
 
 RULES: dict[type[Operator], Callable[..., Any]] = {
     Linear: linear, Norm: norm, Rope: rope, Attention: attention, Gate: gate, Act: act, Add: add, Mul: mul,
     Dropout: dropout, Embedding: embedding, Conv: conv, Scan: scan, Pool: pool, Router: router, Experts: experts,
-    Parameters: parameters, Slice: slice_,
+    Parameters: parameters, Slice: slice_, PromptAttention: prompt_attention,
 }  # fmt: skip
 __all__ = ["RULES", "Emitter", "cast"]

@@ -118,7 +118,7 @@ def megatron_resident(folder: StageFolder) -> Lin:
             out.add(Lin.of("weight_gradient_scratch", LOCAL[shard], rows * columns * wide))
     if folder.style.sequence_parallel and folder.stage.last:
         out.add(Lin.of("communication_buffers", "T/1", hidden * wide))
-    if folder.stage.index > 0 or folder.stage.chunks > 1:
+    if folder.stage.index > 0 or len(folder.stage.chunks) > 1:
         out.add(Lin.of("communication_buffers", "T/sp", hidden * wide))
     return out
 
@@ -213,10 +213,10 @@ def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
         root.add(gathered(folder, block, compute))
         if style.fsdp_units == "root":
             late.add(whole_gradients(block, compute, "gradients"))
-    layers = [layer.block for segment in folder.segs for layer in segment]
+    layers = [layer.block for segment in folder.segs for layer in segment.layers]
     if folder.par.reshard == "never":
         for segment in folder.segs:
-            for layer in segment:
+            for layer in segment.layers:
                 root.add(gathered(folder, layer.block, compute), layer.count)
     elif style.keeps_last_block and folder.par.reshard == "default" and layers:
         root.add(gathered(folder, layers[-1], compute))

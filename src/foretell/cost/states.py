@@ -99,6 +99,9 @@ def _trained_shapes(op: Operator, plan: WeightPlan) -> Iterable[tuple[tuple[int,
     if plan.trains(op):
         for w in op.weights():
             yield w.shape, w.shard, w.role
+    extra = plan.scaled(op)
+    if extra:
+        yield (int(extra),), next(iter(plan.added(op))), "vector"
     pair = plan.adapter(op) if plan.targeted(op) else None  # type: ignore[arg-type]
     if pair is not None:
         for key, count in pair.elements.items():

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import foretell.cost.loss  # noqa: F401  (registers the loss rules)
 from foretell.arch.architecture import Architecture
+from foretell.arch.rewrite import REWRITES, prompt_tuned
 from foretell.cost.evaluate import Basis, Sizes, breakdown, evaluate
 from foretell.cost.memory import StageFold, fold_stage
 from foretell.cost.pipeline import stages
@@ -55,7 +56,15 @@ def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
 
 @lru_cache(maxsize=512)
 def _folded(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
-    plan = WeightPlan(run.recipe, run.formats, run.optimizer, fused_wgrad=run.style.main_grad_fusion)
+    profile, adapter = run.profile, run.recipe.adapter
+    plan = WeightPlan(
+        run.recipe, run.formats, run.optimizer, fused_wgrad=run.style.main_grad_fusion, quantizes_head=profile.quantizes_head,
+        dequantized=profile.dequantized,
+    )  # fmt: skip
+    if profile.rewrite:
+        arch = REWRITES[profile.rewrite](arch)
+    if adapter is not None and adapter.kind in ("adapter", "adapter-v2"):
+        arch = prompt_tuned(arch)
     even = run.profile.name.startswith("megatron")
     par = run.par
     layout = par.layout
@@ -100,7 +109,7 @@ def training_memory(arch: Architecture, run: Run) -> list[StageMemory]:
         peak = max(phases.values(), key=lambda lv: lv.bytes)
         pooled = highest(f.pooled, basis)[1] if f.pooled else None
         states = evaluate(f.resident.by_monomial(), basis)
-        out.append(StageMemory(f.stage.index, len(f.stage.layers), peak, phases, states, pooled))
+        out.append(StageMemory(f.stage.index, f.stage.layers, peak, phases, states, pooled))
     return out
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from foretell.arch.architecture import Architecture, Block
-from foretell.arch.operators import Head, Linear, Operator, Weight
+from foretell.arch.operators import Head, Linear, Norm, Operator, PromptAttention, Weight
 from foretell.cost.linear import Lin
 from foretell.dtypes import dtype
 from foretell.errors import InputError
@@ -34,6 +34,8 @@ class AdapterOnLinear:
     grad_a: Lin
     grad_b: Lin
     elements: dict[str, int]
+    outputs: int
+    """Width of B's output: less than the matrix's where only some of its parts are adapted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class WeightPlan:
     """Weight gradients are added to main gradients inside the matmul: autograd makes none."""
     peft_casts: bool = True
     """PEFT casts an adapter's input to the adapter's own format (``_cast_input_dtype``)."""
+    quantizes_head: bool = False
+    dequantized: str = ""
+    """See :class:`foretell.recipe.profile.Profile`."""
 
     # -- trainability ---------------------------------------------------------------------------------------
 
@@ -54,33 +59,63 @@ class WeightPlan:
         adapter = self.recipe.adapter
         if adapter is None:
             return any(True for _ in op.weights())
-        if adapter.kind == "ln-tuning":
-            return type(op).__name__ == "Norm"
+        if isinstance(op, PromptAttention):
+            return True
+        if adapter.kind in ("ln-tuning", "adapter-v2") and isinstance(op, Norm):
+            return True
         return any(matches(op.name, m) for m in adapter.modules_to_save)
 
     def targeted(self, op: Operator) -> bool:
         adapter = self.recipe.adapter
-        if adapter is None or not isinstance(op, Linear):
+        if adapter is None or not isinstance(op, (Linear, Head)):
             return False
-        if "all-linear" in adapter.targets:
+        if "all-linear" in adapter.targets and isinstance(op, Linear):
             return True
-        return any(matches(op.name, target) for target in adapter.targets)
+        return any(matches(op.name, target) for target in adapter.targets) or bool(self.adapted_parts(op))
 
-    def adapter(self, op: Linear) -> AdapterOnLinear | None:
+    def adapted_parts(self, op: Operator) -> list[int]:
+        """Widths of the parts of a merged projection that are targets by their own names."""
+        adapter = self.recipe.adapter
+        if adapter is None or not isinstance(op, Linear):
+            return []
+        return [width for name, width in op.parts if any(matches(name, target) for target in adapter.targets)]
+
+    def adapter(self, op: Linear | Head) -> AdapterOnLinear | None:
         """The adapter on ``op``, if it is one of the targets."""
         spec = self.recipe.adapter
         if spec is None or spec.kind not in ("lora", "dora", "qlora") or not self.targeted(op):
             return None
         width = unit(spec.dtype)
-        a_shard, b_shard = ("tp", "1") if op.split == "row" else ("1", "tp" if op.split == "col" else "1")
-        a, b = spec.rank * op.d_in, spec.rank * op.d_out + (op.d_out if spec.kind == "dora" else 0)
+        d_in, d_out, split = (op.d_in, op.d_out, op.split) if isinstance(op, Linear) else (op.dim, op.rows, "col")
+        a_shard, b_shard = ("tp", "1") if split == "row" else ("1", "tp" if split == "col" else "1")
+        parts = self.adapted_parts(op)
+        outputs = sum(parts) if parts else d_out
+        a = spec.rank * d_in * max(1, len(parts))
+        b = spec.rank * outputs + (d_out if spec.kind == "dora" else 0)
         elements = {a_shard: a}
         elements[b_shard] = elements.get(b_shard, 0) + b
         return AdapterOnLinear(
-            rank=spec.rank, unit=width, cast_input=self.peft_casts, dropout=spec.dropout,
+            rank=spec.rank, unit=width, cast_input=self.peft_casts, dropout=spec.dropout or 0.0,
             grad_a=Lin.of("gradients", LOCAL[a_shard], a * width),
-            grad_b=Lin.of("gradients", LOCAL[b_shard], b * width), elements=elements,
+            grad_b=Lin.of("gradients", LOCAL[b_shard], b * width), elements=elements, outputs=outputs,
         )  # fmt: skip
+
+    def scaled(self, op: Operator) -> float:
+        """Elements that LLaMA-Adapter v2 (arXiv 2304.15010) adds to a matrix: a bias and a scale of each output."""
+        adapter = self.recipe.adapter
+        if adapter is None or adapter.kind != "adapter-v2" or not isinstance(op, (Linear, Head)):
+            return 0.0
+        return 2.0 * op.width
+
+    def added(self, op: Operator) -> dict[str, float]:
+        """Elements of the adapters on ``op`` by shard."""
+        pair = self.adapter(op) if isinstance(op, (Linear, Head)) else None
+        out = {shard: float(n) for shard, n in pair.elements.items()} if pair is not None else {}
+        extra = self.scaled(op)
+        if extra:
+            whole = isinstance(op, Linear) and op.split != "col"
+            out["1" if whole else "tp"] = extra
+        return out
 
     # -- what the tape asks ---------------------------------------------------------------------------------
 
@@ -109,14 +144,18 @@ class WeightPlan:
         if not self.quantized(op):
             return Lin(), Lin()
         wide = unit(self.formats.compute)
+        if self.dequantized and self.dequantized != self.formats.compute:
+            wide += unit(self.dequantized)
         out = Lin()
         for w in op.weights():
-            if w.role in ("matrix", "expert"):
+            if w.role in ("matrix", "expert", "head"):
                 out.add(Lin.of("temporaries", LOCAL[w.shard], w.elements * wide))
         return out, Lin(out)
 
     def quantized(self, op: Operator) -> bool:
-        return self.recipe.quantization is not None and isinstance(op, Linear) and not isinstance(op, Head)
+        if self.recipe.quantization is None:
+            return False
+        return isinstance(op, Linear) or (self.quantizes_head and isinstance(op, Head))
 
     # -- states ---------------------------------------------------------------------------------------------
 
@@ -124,7 +163,7 @@ class WeightPlan:
         """Stored bytes per element of one weight."""
         q = self.recipe.quantization
         if q is not None:
-            if self.quantized(op) and w.role == "matrix":
+            if self.quantized(op) and w.role in ("matrix", "head"):
                 return unit({"nf4": "nf4-dq" if q.double else "nf4", "fp4": "nf4", "int8": "int8"}[q.kind])
             return unit(q.rest)
         return unit(self.formats.param)
@@ -142,23 +181,21 @@ class WeightPlan:
                     trained[w.shard] = trained.get(w.shard, 0.0) + w.elements * self.recipe.trainable_fraction
                     if w.role in ("matrix", "expert"):
                         matrices[w.shard] = matrices.get(w.shard, 0.0) + w.elements
-            if isinstance(op, Linear):
-                pair = self.adapter(op)
-                if pair is not None:
-                    for shard, n in pair.elements.items():
-                        stored.add(Lin.of("adapters", LOCAL[shard], n * pair.unit))
-                        trained[shard] = trained.get(shard, 0.0) + n
+            for shard, n in self.added(op).items():
+                stored.add(Lin.of("adapters", LOCAL[shard], n * unit(self.recipe.adapter.dtype if self.recipe.adapter else None)))
+                trained[shard] = trained.get(shard, 0.0) + n
         return trained, matrices, stored
 
 
 def matches(name: str, pattern: str) -> bool:
     """Whether a module name matches a target: the name, its last part, or a glob."""
-    return name == pattern or name.endswith("." + pattern) or fnmatchcase(name, pattern)
+    return name == pattern or name.endswith("." + pattern) or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 
 def check_targets(arch: Architecture, adapter: Adapter, where: str | None = None) -> None:
     """Raise :class:`InputError` when a target matches no matrix of the model."""
-    names = {op.name for block, _ in arch.blocks() for op in block.ops if isinstance(op, Linear)}
+    linears = [op for block, _ in arch.blocks() for op in block.ops if isinstance(op, (Linear, Head))]
+    names = {op.name for op in linears} | {name for op in linears if isinstance(op, Linear) for name, _ in op.parts}
     for target in adapter.targets:
         if target != "all-linear" and not any(matches(n, target) for n in names):
             raise InputError(

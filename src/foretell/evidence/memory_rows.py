@@ -9,7 +9,7 @@ from typing import Any
 from foretell.arch.architecture import Architecture
 from foretell.arch.readers import read_config
 from foretell.errors import ForetellError
-from foretell.recipe.parallelism import Parallelism
+from foretell.recipe.parallelism import Parallelism, parse_layout
 from foretell.recipe.profiles import profile
 from foretell.recipe.resolve import Run, resolve
 from foretell.recipe.training import Adapter, Quantization, Recompute, TrainingRecipe
@@ -85,13 +85,15 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
         precision = f"{compute}-true" if kinds.get("optim") != "fp32" else precision
     adapter = None
     if peft:
-        if peft["kind"] not in ("lora", "qlora", "dora"):
+        if peft["kind"] not in ("lora", "qlora", "dora", "adapter", "adapter-v2"):
             raise Skip(f"not-modelled: adapter kind {peft['kind']!r}")
+        if peft["kind"].startswith("adapter"):
+            peft = {"rank": 0, "targets": (), **peft}
         if "rank" not in peft or "targets" not in peft:
             raise Skip("underspecified: adapter rank or targets")
         adapter = Adapter(
             kind="lora" if peft["kind"] == "qlora" else peft["kind"], rank=peft["rank"], targets=tuple(peft["targets"]),
-            dtype=peft.get("dtype") or kinds.get("optim") or "fp32", dropout=float(peft.get("dropout", 0.0)),
+            dtype=peft.get("dtype") or kinds.get("optim") or "fp32", dropout=peft.get("dropout"),
         )  # fmt: skip
     quantization = None
     if quant:
@@ -111,14 +113,22 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
         param_dtype=None if quant else kinds.get("param"), grad_dtype=kinds.get("grad"), master_dtype=kinds.get("master"),
         optim_dtype=kinds.get("optim"), compute_dtype=kinds.get("compute"), fp8_recipe=kinds.get("fp8_recipe"),
         date=software.get("date", ""),
+        lengths="longest-first" if "longest training example forced" in row.get("notes", "") else "equal",
         expandable_segments=False if str(row["hardware"].get("gpu", "")).startswith("mi") else None,
         grad_accum_fusion=False if "--no-gradient-accumulation-fusion" in row.get("notes", "") else None,
     )  # fmt: skip
-    layout = p.get("pp_layout")
+    pattern = row["model"]["config"].get("hybrid_layer_pattern", "")
+    given = p.get("pp_layout") if p.get("pp", 1) > 1 and "M" not in p.get("pp_layout", "") else None
+    layout, mtp = parse_layout(given) if given else (None, 0)
+    if "|" in pattern:  # a hybrid pattern that marks the pipeline chunks
+        layout = tuple(len(part) for part in pattern.split("|"))
+    if not mtp and "--mtp-num-layers=" in row.get("notes", ""):
+        mtp = 1
+    recipe = recipe.with_(mtp_layers=mtp)
     par = Parallelism(
         dp=p["dp"], tp=p.get("tp", 1), pp=p.get("pp", 1), cp=p.get("cp", 1), ep=p.get("ep", 1), etp=p.get("etp"),
         vpp=p.get("vpp") or 1, sp=p.get("sp", False if prof.megatron else None), zero=p.get("zero", prof.default_zero), sharding=p.get("sharding"),
-        hsdp_replicas=p.get("hsdp_replicas", 1), schedule=p.get("schedule"), layout=_layout(layout),
+        hsdp_replicas=p.get("hsdp_replicas", 1), schedule=p.get("schedule"), layout=layout,
         reshard=p.get("reshard", "default"),
     )  # fmt: skip
     return recipe, par, prof
@@ -128,11 +138,3 @@ def _accum(t: Mapping[str, Any], p: Mapping[str, Any]) -> int:
     if t.get("global_batch"):
         return max(1, int(t["global_batch"]) // (t["micro_batch"] * p["dp"]))
     return 1
-
-
-def _layout(text: Any) -> tuple[int, ...] | None:
-    if not text:
-        return None
-    if isinstance(text, str) and all(part.strip().isdigit() for part in text.split(",")):
-        return tuple(int(part) for part in text.split(","))
-    raise Skip(f"not-modelled: pipeline layout {text!r}")

@@ -26,6 +26,10 @@ class Change:
 
 HISTORY = (
     Change(
+        "litgpt", "bitsandbytes 9e753741 (0.43.2) drops the saved input; litgpt pinned 0.42.0 until d2ed13c3",
+        until="2024-12-28", style=(("quantized_keeps_input", True),),
+    ),
+    Change(
         "torchtitan", "pytorch/torchtitan e29b6b4d4: logits freed before the backward pass, fp32 cast moved into the loss",
         until="2024-06-12", style=(("logits_held", "float"),),
     ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from foretell.errors import InputError
 
 Sharding = Literal["none", "ddp", "fsdp1", "fsdp2", "deepspeed", "distopt", "simplefsdp", "megatron-fsdp"]
 Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe"]
@@ -48,3 +51,26 @@ class Parallelism:
 
     def with_(self, **changes: object) -> Parallelism:
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def parse_layout(text: str) -> tuple[tuple[int, ...], int]:
+    """Layers of each pipeline chunk and the number of multi-token-prediction layers, from a layout string.
+
+    A comma list (``8,12,12``), or Megatron-Core's ``--pipeline-model-parallel-layout``: ``E`` embedding, ``t`` layer,
+    ``m`` prediction layer, ``L`` loss, ``|`` between chunks, ``x*3`` and ``(...)*3`` repetition.
+
+    >>> parse_layout("Et*3|(tt|)*2tmL")
+    ((3, 2, 2, 1), 1)
+    """
+    plain = text.strip()
+    if plain and all(part.strip().isdigit() for part in plain.split(",")):
+        return tuple(int(part) for part in plain.split(",")), 0
+    problem = "is not a layout"
+    if len(plain) > 1000 or not re.fullmatch(r"[EtmL|()*0-9]+", plain):
+        raise InputError(problem, field="pp_layout", value=text, allowed="8,12,12 or E, t, m, L, |, (...)*n")
+    plain = re.sub(r"\(([^()]*)\)\*(\d{1,4})", lambda m: m.group(1) * int(m.group(2)), plain)
+    plain = re.sub(r"([EtmL|])\*(\d{1,4})", lambda m: m.group(1) * int(m.group(2)), plain)
+    chunks = plain.split("|")
+    if not re.fullmatch(r"[EtmL|]+", plain) or "E" not in chunks[0] or "L" not in chunks[-1] or plain.count("E") != 1:
+        raise InputError(problem, field="pp_layout", value=text, allowed="the embedding E first and the loss L last")
+    return tuple(chunk.count("t") for chunk in chunks), plain.count("m")

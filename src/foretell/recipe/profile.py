@@ -59,6 +59,16 @@ class Profile:
     expandable: bool = False
     """expandable_segments is on by default."""
     sources_by_field: dict[str, str] = field(default_factory=dict, compare=False)
+    rewrite: str = ""
+    """The framework has model code of its own: a key of :data:`foretell.arch.rewrite.REWRITES`."""
+    lora_dropout: float = 0.0
+    """Default dropout in front of LoRA."""
+    quantizes_head: bool = False
+    """A quantised base includes the output projection."""
+    dequantized: str = ""
+    """Format a quantised matrix is dequantised to, where it is then cast to the compute format (empty: compute)."""
+    no_sync: bool = False
+    """Gradient accumulation skips reduction: FSDP keeps whole gradients between micro-batches."""
     aliases: tuple[str, ...] = ()
     supports_adapters: bool = True
     notes: tuple[str, ...] = ()

@@ -87,7 +87,7 @@ _ALL = (
             experts="alltoall", slices="copy",
         ),
         megatron=True, losses=(("fused", "native-fused"),), formats=_MEGATRON, sources=("NVIDIA/Megatron-LM megatron/core",), aliases=("megatron", "mcore", "megatron-lm"),
-        sharding="distopt", zero=(0, 1), default_zero=1, pipeline=True, tensor=True, context=True, expert=True,
+        sharding="distopt", zero=(0, 1, 2, 3), default_zero=1, pipeline=True, tensor=True, context=True, expert=True,
         gradients="buffer", ddp_bucket=False, optimizer_impl="fused",
     ),
     Profile(
@@ -97,7 +97,7 @@ _ALL = (
             experts="alltoall", slices="copy",
         ),
         megatron=True, losses=(("fused", "te-fused"),), formats=_MEGATRON, sources=("NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge",), aliases=("nemo", "bridge"),
-        sharding="distopt", zero=(0, 1), default_zero=1, pipeline=True, tensor=True, context=True, expert=True, sequence_parallel=True,
+        sharding="distopt", zero=(0, 1, 2, 3), default_zero=1, pipeline=True, tensor=True, context=True, expert=True, sequence_parallel=True,
         gradients="buffer", ddp_bucket=False, optimizer_impl="fused",
     ),
     Profile(
@@ -106,9 +106,16 @@ _ALL = (
         formats={**_PURE, "bf16": _pure("bf16")}, sources=("pytorch/torchtune torchtune/modules",), sharding="fsdp2", zero=(0, 3),
     ),
     Profile(
+        # litgpt/finetune/lora.py: lora_dropout, no_backward_sync, `logits` held by the loop; utils.chunked_cross_entropy;
+        # lightning fabric/plugins/precision: bitsandbytes.py quantises every nn.Linear from fp16, convert_output to fp32
         name="litgpt", title="LitGPT (Lightning Fabric), bf16-true",
-        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="chunked"),
-        formats={**_AUTOCAST, "bf16": _pure("bf16")}, sources=("Lightning-AI/litgpt",), sharding="fsdp1", zero=(0, 3),
+        style=Style(
+            autocast=True, residual=4.0, norm="eager", norm_scale_wide=True, gate="eager", rope="eager", attention="flash",
+            gqa_expand=True, loss="list-chunked", logits_carried=True,
+        ),
+        formats={**_AUTOCAST, "bf16": _pure("bf16")}, sources=("Lightning-AI/litgpt 26857050",), sharding="fsdp1", zero=(0, 3),
+        losses=(("chunked", "list-chunked"),), rewrite="litgpt", lora_dropout=0.05, quantizes_head=True, dequantized="fp16",
+        no_sync=True,
     ),
     Profile(
         name="torchao", title="torchao benchmark scripts: autocast over fp32 parameters",

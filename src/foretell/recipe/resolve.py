@@ -72,6 +72,8 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
         etp=par.etp if par.etp is not None else profile.default_expert_tp or par.tp,
         sharding=par.sharding or profile.sharding,  # type: ignore[arg-type]
     )
+    if recipe.adapter is not None and recipe.adapter.dropout is None:
+        recipe = replace(recipe, adapter=replace(recipe.adapter, dropout=profile.lora_dropout))
     style = _style(recipe, par, profile, formats)
     return Run(recipe, par, replace(profile, style=style), formats, optimizer(recipe.optimizer))
 
@@ -150,6 +152,8 @@ def check(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> None:
         refuse("cp", par.cp, "needs context parallelism, which this framework does not have")
     if par.ep > 1 and not profile.expert:
         refuse("ep", par.ep, "needs expert parallelism, which this framework does not have")
+    if profile.megatron and par.zero >= 2 and par.sharding != "megatron-fsdp":
+        refuse("zero_stage", par.zero, "Megatron-Core shards gradients and parameters only with sharding megatron-fsdp")
     if par.zero == 3 and par.pp > 1 and name in ("deepspeed",):
         refuse("zero_stage", 3, "ZeRO-3 cannot be combined with DeepSpeed's pipeline engine")
     if par.vpp > 1 and par.pp == 1:

@@ -14,7 +14,8 @@ GateStyle = Literal["eager", "fused", "compiled", "lean"]
 RopeStyle = Literal["eager", "fused", "complex"]
 AttentionStyle = Literal["eager", "flash", "efficient", "te"]
 LossStyle = Literal[
-    "hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "native-fused", "loss-parallel", "te-fused", "mse"
+    "hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "native-fused", "loss-parallel", "te-fused", "mse",
+    "list-chunked",
 ]  # fmt: skip
 ExpertStyle = Literal["grouped", "alltoall"]
 
@@ -35,6 +36,8 @@ class Style:
     """eager: gate, activated gate and up are kept, and the product; fused: gate, up and product;
     lean/compiled: gate and up (the product is computed again)."""
     rope: RopeStyle = "eager"
+    act: Literal["eager", "fused"] = "fused"
+    """eager: activations written out in Python (``gelu_new``, ``quick_gelu``) keep each intermediate result."""
     attention: AttentionStyle = "flash"
     gqa_expand: bool = False
     """Keys and values are repeated to the number of query heads before the attention call."""
@@ -75,5 +78,12 @@ class Style:
     fused_qkv: bool = False
     chunked_head: bool = False
     """The chunked loss projects each chunk itself: full logits never exist."""
+    norm_scale_wide: bool = False
+    """An eager norm multiplies by its weight in fp32 and casts last (else it casts first)."""
+    quantized_keeps_input: bool = False
+    """A 4-bit matmul keeps its input although its weight is frozen, and outside autograd's saved tensors, so that
+    the backward pass does not free it (bitsandbytes before 0.43.2)."""
+    logits_carried: bool = False
+    """The training loop's variable still holds the previous micro-batch's logits while the next forward runs."""
     fp8_inputs: bool = False
     """Matmuls keep their input as 1-byte elements instead of ``compute``."""

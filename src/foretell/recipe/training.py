@@ -15,7 +15,8 @@ class Adapter:
     targets: tuple[str, ...] = ("q_proj", "v_proj")
     """Module names (suffixes) the adapter is put on; ``all-linear`` for every matrix but the head."""
     dtype: str = "fp32"
-    dropout: float = 0.0
+    dropout: float | None = None
+    """Dropout in front of the adapter (None: the framework's default)."""
     modules_to_save: tuple[str, ...] = ()
     """Modules trained in full beside the adapters."""
 
@@ -66,6 +67,8 @@ class TrainingRecipe:
     dropout: float | None = None
     adapter: Adapter | None = None
     quantization: Quantization | None = None
+    mtp_layers: int = 0
+    """Multi-token-prediction layers trained (Megatron ``--mtp-num-layers``)."""
     offload: frozenset[str] = frozenset()
     """Any of ``optimizer``, ``params``, ``grads``, ``activations``."""
     optimizer_in_backward: bool = False
@@ -81,6 +84,8 @@ class TrainingRecipe:
     """``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` (None: the framework's launcher decides)."""
     grad_accum_fusion: bool | None = None
     """Megatron's gradient-accumulation fusion: weight gradients are added to the main gradients in the matmul."""
+    lengths: Literal["equal", "longest-first"] = "equal"
+    """Batches of one length, or (LitGPT's tuning scripts) the longest sample in the very first micro-batch only."""
     date: str = ""
     """Date of the framework used, ISO; empty: today's behaviour."""
 

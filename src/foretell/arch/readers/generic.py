@@ -8,10 +8,11 @@ Keys: ``norm`` layernorm|rmsnorm, ``norm_position`` pre|post, ``final_norm``, ``
 from __future__ import annotations
 
 from foretell.arch.architecture import Architecture
-from foretell.arch.builders import attention, mla, mlp, moe, norm, pre_norm_layer, residual
+from foretell.arch.builders import attention, layer, mla, mlp, moe, norm, pre_norm_layer, residual
 from foretell.arch.operators import Norm, Operator, Parameters
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._decoder import decoder, stack
+from foretell.arch.readers._mixers import mamba2
 from foretell.arch.readers._registry import reader
 
 
@@ -54,7 +55,7 @@ def gpt_generic(cfg: Config) -> Architecture:
                        shared_ffn=shared)  # fmt: skip
         return mlp(x, hidden=hidden, ffn=ffn, fn=fn, gated=gated, bias=mlp_bias)
 
-    def layer(key: object) -> list[Operator]:
+    def make(key: object) -> list[Operator]:
         routed = key == "moe"
         if cfg.str("norm_position", "pre") == "pre":
             return pre_norm_layer(mixer("norm1"), feed("norm2", routed), hidden=hidden, kind=kind, bias=bias)
@@ -69,8 +70,47 @@ def gpt_generic(cfg: Config) -> Architecture:
     if not rope and cfg.str("position_embedding", "learned") == "learned":
         positions.append(Parameters(name="positions", shapes=((cfg.int("max_position_embeddings", low=1), hidden),), role="embedding"))
     return decoder(
-        cfg, stack("layers", keys, layer, width=hidden), hidden=hidden, vocab=vocab, tied=cfg.bool("tie_word_embeddings"),
+        cfg, stack("layers", keys, make, width=hidden), hidden=hidden, vocab=vocab, tied=cfg.bool("tie_word_embeddings"),
         final=[norm("norm", hidden, kind, bias=bias)] if cfg.bool("final_norm", True) else [], embed=positions,
         head_bias=cfg.bool("lm_head_bias"), heads=heads, kv_heads=kv_heads, head_dim=head_dim, ffn=ffn, experts=experts,
         top_k=top_k, max_positions=cfg.int("max_position_embeddings", default=None),
+    )  # fmt: skip
+
+
+@reader("megatron-hybrid")
+def megatron_hybrid(cfg: Config) -> Architecture:
+    """Megatron-Core's hybrid stack: ``hybrid_layer_pattern`` of M (Mamba 2), * (attention) and - (MLP) layers."""
+    hidden, heads = cfg.int("hidden_size", low=1), cfg.int("num_attention_heads", low=1)
+    kv_heads = cfg.int("num_key_value_heads", default=heads, low=1)
+    kind = {"layernorm": "layer", "rmsnorm": "rms"}[cfg.str("norm", "layernorm")]
+    bias = kind == "layer"
+    inner = cfg.int("mamba_expand", default=2, low=1) * hidden
+    pattern = cfg.str("hybrid_layer_pattern").replace("|", "")
+    if not pattern or set(pattern) - set("M*-"):
+        raise cfg.error("hybrid_layer_pattern", pattern, "a string of M, * and -", "correct the pattern")
+
+    def make(letter: object) -> list[Operator]:
+        if letter == "*":
+            part = attention(
+                "norm1", hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=hidden // heads,
+                qkv_bias=cfg.bool("attention_bias"), o_bias=cfg.bool("attention_bias"), rotary=0,
+            )  # fmt: skip
+        elif letter == "-":
+            part = mlp("norm1", hidden=hidden, ffn=cfg.int("intermediate_size", low=1), fn=cfg.str("hidden_act", "gelu"),
+                       gated=False, bias=cfg.bool("mlp_bias"))  # fmt: skip
+        else:
+            part = mamba2(
+                "norm1", hidden=hidden, inner=inner, heads=inner // cfg.int("mamba_head_dim", default=64, low=1),
+                groups=cfg.int("mamba_num_groups", default=8, low=1), state=cfg.int("mamba_state_dim", default=128, low=1),
+                kernel=cfg.int("mamba_conv_kernel", default=4, low=1), proj_bias=False, conv_bias=True,
+            )  # fmt: skip
+        return layer(part, [], hidden=hidden, kind=Norm(name="", dim=hidden, kind=kind, bias=bias))  # type: ignore[arg-type]
+
+    positions: list[Operator] = []
+    if cfg.str("position_embedding", "learned") == "learned":
+        positions.append(Parameters(name="positions", shapes=((cfg.int("max_position_embeddings", low=1), hidden),), role="embedding"))
+    return decoder(
+        cfg, stack("layers", list(pattern), make, width=hidden), hidden=hidden, vocab=cfg.int("vocab_size", low=1),
+        tied=cfg.bool("tie_word_embeddings"), final=[norm("norm", hidden, kind, bias=bias)], embed=positions, heads=heads,
+        kv_heads=kv_heads, max_positions=cfg.int("max_position_embeddings", default=None),
     )  # fmt: skip
