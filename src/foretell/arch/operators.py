@@ -78,6 +78,8 @@ class Linear(Operator):
     d_out: int
     bias: bool = False
     split: Literal["", "col", "row"] = ""
+    parts: tuple[tuple[str, int], ...] = ()
+    """(name, width) of the projections that were merged into this one, where adapters can be put on some of them."""
 
     @property
     def width(self) -> int:
@@ -155,6 +157,8 @@ class Attention(Operator):
     """False where the model's code can only run the eager form (scores stored), whatever the user asks."""
     dropout: float = 0.0
     """Probability with which attention weights are dropped in training (the model's own default)."""
+    softcap: bool = False
+    """Scores are capped with a tanh (Gemma 2): one more score tensor where scores are stored."""
 
     @property
     def width(self) -> int:
@@ -162,6 +166,27 @@ class Attention(Operator):
 
     def weights(self) -> Iterator[Weight]:
         return iter(self.extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptAttention(Operator):
+    """LLaMA-Adapter (arXiv 2303.16199): the queries also attend to ``rows`` learned tokens, gated per head.
+
+    ``ins = (q, attention output)``.  Its weights always train.
+    """
+
+    heads: int
+    head_dim: int
+    hidden: int
+    rows: int = 10
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    def weights(self) -> Iterator[Weight]:
+        yield Weight(f"{self.name}.prompt", (self.rows, self.hidden))
+        yield Weight(f"{self.name}.gate", (self.heads,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +360,8 @@ class Conv(Operator):
     positions: int = 0
     transposed: bool = False
     split: bool = False
+    source: int = 0
+    """Positions per sample of what it reads where it is a block's first operator (0: ``positions`` x kernel)."""
 
     @property
     def width(self) -> int:
@@ -389,6 +416,8 @@ class Pool(Operator):
 
     features: int
     positions: int = 0
+    kind: Literal["copy", "view", "max"] = "copy"
+    """view: a slice that shares its source's storage; max: keeps its source and the indices of the maxima."""
 
     @property
     def width(self) -> int:

@@ -31,10 +31,18 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
         return _fused_linear(e, op, x, wgrad, trains or tied_grad)
     if form == "chunked" and st.chunked_head:
         return _chunked_head(e, op, x, wgrad, trains or tied_grad)
+    copy, bcopy = e.weights.weight_copy(op)
     logits = e.tape.node(
-        op.name, [x], e.size(v, st.compute, "tp", "logits"), saved=keeps, wgrad=wgrad, trainable=bool(keeps), work=gather,
-        bwork=gather, unit=st.compute,
+        op.name, [x], e.size(v, st.compute, "tp", "logits"), saved=keeps, wgrad=wgrad, trainable=trains or tied_grad,
+        work=gather + copy, bwork=gather + bcopy, unit=st.compute,
     )  # fmt: skip
+    if form == "list-chunked":
+        return _list_chunked(e, op, x, logits)
+    adapter = e.weights.adapter(op)
+    if e.weights.scaled(op):
+        logits = scale_and_bias(e, op, logits, v, "tp")
+    elif adapter is not None:
+        logits = lora(e, op, x, logits, adapter, "sp", "tp")
     if form == "none":
         return logits
     if form == "chunked":
@@ -69,6 +77,36 @@ def _chunked(e: Emitter, op: Head, logits: Tensor) -> Tensor:
     wide = e.work(v / CHUNKS, 4.0, "tp") * 1
     lsm = e.tape.extra("log_softmax", e.size(v, 4.0, "tp", "logits"))
     return e.tape.node("cross_entropy", [logits], Lin(), saved=[lsm], work=wide, bwork=wide)
+
+
+LIST_CHUNK = 128
+"""Tokens of a chunk (litgpt/finetune/lora.py ``lm_head_chunk_size=128``)."""
+
+
+def _list_chunked(e: Emitter, op: Head, x: Tensor, logits: Tensor) -> Tensor:
+    """LitGPT's tuning loss: the head gives a list of chunks, Lightning Fabric converts every chunk to fp32, and the
+    loop's variable holds them; log-probabilities of every chunk stay, and each is freed as its gradient is made.
+
+    Sources: litgpt/model.py, utils.chunked_cross_entropy; lightning fabric/wrappers.py ``_FabricModule`` converts a
+    module's outputs to the default dtype.
+    """
+    v, st = float(op.rows), e.style
+    node = e.tape.nodes[-1]
+    adapter = e.weights.adapter(op)
+    if e.weights.scaled(op):
+        node.saved = (*node.saved, e.tape.extra(f"{op.name}.scale", e.size(v, st.compute, "tp", "logits")))
+    elif adapter is not None:
+        mask = e.tape.extra(f"{op.name}.lora_mask", e.size(op.dim if adapter.dropout else 0, 1.0, "sp"))
+        dropped = e.tape.extra(f"{op.name}.lora_dropout", e.size(op.dim, st.compute, "sp")) if adapter.dropout else x
+        node.saved = (*node.saved, mask, dropped)
+        node.wgrad = node.wgrad + adapter.grad_a + adapter.grad_b
+    chunk = Lin.of("temporaries", "B/tp", LIST_CHUNK * v * 4.0)
+    size = e.size(v, 4.0, "tp", "logits")
+    half = e.size(v, st.compute, "tp", "logits")
+    wide = e.tape.node("logits.convert", [logits], size, bwork=half * -1.0 + chunk, unit=4.0)
+    wide.held = True
+    lsm = e.tape.extra("log_softmax", size)
+    return e.tape.node("cross_entropy", [wide], Lin(), saved=[lsm], work=chunk, bwork=chunk - size)
 
 
 def _loss_parallel(e: Emitter, op: Head, logits: Tensor) -> Tensor:

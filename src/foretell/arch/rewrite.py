@@ -1,0 +1,97 @@
+"""The same model as another code base builds it.
+
+Readers of configuration files describe the module that transformers builds.  A framework with model code of its
+own may merge or split projections and depart from the configuration; a rewrite says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+from foretell.arch.architecture import Architecture, Block, Stack
+from foretell.arch.operators import Attention, Gate, Head, Linear, Operator, PromptAttention
+
+QKV = ("q_proj", "k_proj", "v_proj")
+MERGED_QKV = ("query_key_value", "qkv_proj", "wqkv", "Wqkv", "c_attn")
+
+
+@lru_cache(maxsize=256)
+def litgpt(arch: Architecture) -> Architecture:
+    """LitGPT's ``GPT`` (``litgpt/model.py``): one qkv projection in every block, gate and up apart, an untied head.
+
+    Projections get names that LitGPT's switches speak of: ``qkv`` (with parts), ``o_proj``, ``mlp.*``.
+    """
+    capped = arch.model_type == "gemma2"
+    stacks = tuple(
+        replace(stack, blocks=tuple(replace(b, ops=_litgpt_block(b.ops, capped)) for b in stack.blocks)) for stack in arch.stacks
+    )
+    head = replace(arch.head, ops=tuple(replace(o, tied=False) if isinstance(o, Head) else o for o in arch.head.ops))
+    return replace(arch, stacks=stacks, head=head, tied=False)
+
+
+def _litgpt_block(ops: tuple[Operator, ...], capped: bool) -> tuple[Operator, ...]:
+    out: list[Operator] = []
+    names: dict[str, str] = {}
+    core = next((o for o in ops if isinstance(o, Attention)), None)
+    if core is None:
+        return ops
+    widths = (core.heads * core.head_dim, core.kv_heads * core.head_dim, core.kv_heads * core.v_dim)
+    parts = tuple(zip(QKV, widths, strict=True))
+    previous: Operator | None = None
+    for op in ops:
+        source, previous = previous, op
+        op = replace(op, ins=tuple(names.get(i, i) for i in op.ins))
+        if isinstance(op, Linear) and op.name in QKV[1:] and "qkv" in names.values():
+            names[op.name] = "qkv"
+        elif isinstance(op, Linear) and op.name in (QKV[0], *MERGED_QKV):
+            names[op.name] = "qkv"
+            out.append(replace(op, name="qkv", d_out=sum(widths), parts=parts))
+        elif isinstance(op, Linear) and op.name == "gate_up_proj":
+            for half in ("gate_proj", "up_proj"):
+                out.append(replace(op, name=f"mlp.{half}", d_out=op.d_out // 2))
+        elif isinstance(op, Linear):
+            new = "o_proj" if isinstance(source, Attention) else f"mlp.{op.name}"
+            names[op.name] = new
+            out.append(replace(op, name=new))
+        elif isinstance(op, Gate) and op.ins == ("gate_up_proj", "gate_up_proj"):
+            out.append(replace(op, ins=("mlp.gate_proj", "mlp.up_proj")))
+        elif isinstance(op, Attention) and capped:
+            out.append(replace(op, fused=False, softcap=True))
+        else:
+            out.append(op)
+    return tuple(out)
+
+
+@lru_cache(maxsize=256)
+def prompt_tuned(arch: Architecture, start: int = 2, rows: int = 10) -> Architecture:
+    """LLaMA-Adapter's attention over ``rows`` learned tokens in every layer from ``start`` on (litgpt/adapter.py)."""
+    main = arch.main
+    blocks: list[Block] = list(main.blocks)
+    moved: dict[int, int] = {}
+    pattern: list[int] = []
+    for layer, kind in enumerate(main.pattern):
+        if layer >= start:
+            if kind not in moved:
+                moved[kind] = len(blocks)
+                blocks.append(_with_prompt(main.blocks[kind], arch.hidden, rows))
+            kind = moved[kind]
+        pattern.append(kind)
+    return replace(arch, stacks=(*arch.stacks[:-1], Stack(main.name, tuple(blocks), tuple(pattern))))
+
+
+def _with_prompt(block: Block, hidden: int, rows: int) -> Block:
+    out: list[Operator] = []
+    for op in block.ops:
+        out.append(op)
+        if isinstance(op, Attention):
+            out.append(
+                PromptAttention(
+                    name=f"{op.name}_prompt", ins=(op.ins[0], op.name), heads=op.heads, head_dim=op.v_dim, hidden=hidden, rows=rows
+                )
+            )
+    return replace(block, ops=tuple(out))
+
+
+REWRITES: dict[str, Callable[[Architecture], Architecture]] = {"litgpt": litgpt}
