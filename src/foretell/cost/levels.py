@@ -1,0 +1,50 @@
+"""The levels of one rank's memory, always told apart: allocated, reserved, process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foretell.arch.architecture import Architecture
+from foretell.cost.overheads import Overheads, overheads
+from foretell.cost.training_memory import StageMemory
+from foretell.cost.workspace import library_workspace
+from foretell.machine.hardware import HardwareNode
+from foretell.recipe.resolve import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Bytes of one rank at its peak."""
+
+    allocated: float
+    """``torch.cuda.max_memory_allocated``: live tensors, and library workspaces inside the allocator."""
+    reserved: float
+    """``max_memory_reserved``: what the caching allocator holds."""
+    process: float
+    """What nvidia-smi shows for the process: reserved, CUDA context, communicators."""
+    static: float
+    """Allocated between steps."""
+    parts: float
+    """Allocated without workspaces: the sum of the parts that authors list."""
+    workspace: float
+    slack: float
+    outside: float
+
+
+def levels(arch: Architecture, run: Run, stage: StageMemory, hardware: HardwareNode | None) -> Levels:
+    """Levels above the folded peak of a pipeline rank (``hardware=None``: no device known, workspace of old GPUs)."""
+    capability = hardware.compute_capability if hardware is not None else None
+    workspace = library_workspace(arch, run, capability)
+    over = overheads(run, hardware) if hardware is not None else Overheads(0.1, 0, 0, 0, 0, cuda_like=True)
+    if not over.cuda_like:
+        workspace = 0.0
+    allocated = stage.peak.bytes + workspace
+    if stage.pooled is not None:
+        reserved = stage.pooled + workspace
+    else:
+        reserved = allocated + over.slack_fraction * max(0.0, stage.peak.bytes - stage.states) + over.slack_floor
+    outside = over.outside
+    return Levels(
+        allocated, reserved, reserved + outside, stage.states + workspace, stage.peak.bytes, workspace,
+        reserved - allocated, outside,
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Replay of memory rows: each measured value beside the level that it should be compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from foretell.cost.levels import Levels, levels
+from foretell.cost.overheads import interval, regime
+from foretell.cost.training_memory import training_memory, worst
+
+from foretell.errors import ForetellError
+from foretell.evidence.memory_rows import MemoryRow, Skip, framework_of, read_row
+from foretell.evidence.summary import Scored
+from foretell.machine import HardwareNode, load_hardware
+
+GIB = 2.0**30
+_LEVEL = {
+    "allocated": "allocated", "active": "allocated", "allocated-static": "static", "breakdown-sum": "parts",
+    "reserved": "reserved", "reserved-sampled": "reserved", "process": "process", "unknown": "nearer",
+}  # fmt: skip
+
+
+def score(row: Mapping[str, Any]) -> Scored:
+    """Predict one row; a row that cannot be predicted says why."""
+    measured = row["measured"]
+    outcome = measured.get("outcome")
+    common = {
+        "id": row["id"], "source": source_of(row), "framework": _framework(row), "confidence": int(row["confidence"]),
+        "metric": measured.get("metric") or "outcome",
+        "measured": measured["gib"] * GIB if "gib" in measured else None, "outcome": outcome,
+    }  # fmt: skip
+    try:
+        ready = read_row(row)
+        hardware = load_hardware(row["hardware"]["gpu"]) if row["hardware"].get("gpu") else None
+        all_levels = predict(ready, hardware)
+    except Skip as reason:
+        return Scored(**common, skipped=str(reason))
+    except ForetellError as error:
+        return Scored(**common, skipped=f"not-modelled: {error}")
+    return _scored(common, ready, all_levels, hardware)
+
+
+def predict(ready: MemoryRow, hardware: HardwareNode | None) -> Levels:
+    """All levels of the rank that was measured."""
+    stage_memory = training_memory(ready.arch, ready.run)
+    stage = worst(stage_memory) if ready.stage is None else stage_memory[ready.stage]
+    return levels(ready.arch, ready.run, stage, hardware)
+
+
+def _scored(common: dict[str, Any], ready: MemoryRow, found: Levels, hardware: HardwareNode | None) -> Scored:
+    level = _LEVEL.get(common["metric"], "process")
+    measured = common["measured"]
+    name = ready.run.profile.name
+    if level == "nearer":
+        near = min(("allocated", "reserved"), key=lambda k: abs(getattr(found, k) - (measured or 0.0)))
+        point, level = getattr(found, near), near
+    elif level == "static":
+        point, level = found.static, "allocated"
+    elif level == "parts":
+        point, level = found.parts, "allocated"
+    else:
+        point = getattr(found, level)
+    spread = regime(name, level, common["confidence"])
+    low, high = interval(point, spread)
+    verdict = None
+    if common["outcome"] and hardware is not None:
+        process = regime(name, "process", common["confidence"])
+        lo, hi = interval(found.process, process)
+        verdict = _verdict(found.process, lo, hi, float(hardware.available_bytes))
+    return Scored(**common, predicted=point, low=low, high=high, verdict=verdict)
+
+
+def _verdict(point: float, low: float, high: float, available: float) -> str:
+    """``fits``, ``does_not_fit`` or ``uncertain`` (no headroom: what happened is the question)."""
+    if high <= available and point <= available:
+        return "fits"
+    return "does_not_fit" if low > available else "uncertain"
+
+
+def source_of(row: Mapping[str, Any]) -> str:
+    """A short name of a row's source: the part of its id that the rows of one source share."""
+    head = str(row["id"]).split("-")
+    return "-".join(head[:2]) if head[0] in ("titan", "litgpt", "peft") and len(head) > 2 else head[0]
+
+
+def _framework(row: Mapping[str, Any]) -> str:
+    try:
+        return framework_of(row)
+    except Skip:
+        return str(row["software"]["framework"])
+
+
