@@ -2,4 +2,5 @@
 
 from __future__ import annotations
 
-EXCLUDED: dict[str, str] = {}
+_LOWER_BOUND = "underspecified: the run ran out of memory in the next iteration, its value is only a lower bound"
+EXCLUDED: dict[str, str] = {"bridge-07": _LOWER_BOUND, "bridge-08": _LOWER_BOUND}

@@ -82,7 +82,7 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
     if compute in prof.formats:
         precision = compute
     if kinds.get("param") == compute and "master" not in kinds and f"{compute}-true" in prof.formats:
-        precision = f"{compute}-true" if kinds.get("optim") != "fp32" else precision
+        precision = precision if kinds.get("optim", "fp32") == "fp32" else f"{compute}-true"
     adapter = None
     if peft:
         if peft["kind"] not in ("lora", "qlora", "dora", "adapter", "adapter-v2"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from foretell.dtypes import dtype
 from foretell.errors import CombinationError, InputError
 from foretell.recipe.history import at_date
 from foretell.recipe.optimizers import Optimizer, optimizer
@@ -69,13 +70,22 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
     par = replace(
         par,
         sp=bool(sp),
-        etp=par.etp if par.etp is not None else profile.default_expert_tp or par.tp,
+        etp=par.etp if par.etp is not None else _expert_tp(par, profile),
         sharding=par.sharding or profile.sharding,  # type: ignore[arg-type]
     )
     if recipe.adapter is not None and recipe.adapter.dropout is None:
         recipe = replace(recipe, adapter=replace(recipe.adapter, dropout=profile.lora_dropout))
+    if recipe.quantization is not None and not recipe.quantization.rest:
+        recipe = replace(recipe, quantization=replace(recipe.quantization, rest=profile.quantized_rest))
     style = _style(recipe, par, profile, formats)
     return Run(recipe, par, replace(profile, style=style), formats, optimizer(recipe.optimizer))
+
+
+def _expert_tp(par: Parallelism, profile: Profile) -> int:
+    """The framework's default, or 1 where only that leaves room for ``ep`` experts groups in dp x cp x tp."""
+    if profile.default_expert_tp is not None:
+        return profile.default_expert_tp
+    return 1 if par.ep > par.dp * par.cp else par.tp
 
 
 def _formats(recipe: TrainingRecipe, profile: Profile) -> Formats:
@@ -104,6 +114,9 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         changes |= {"compute": 4.0, "residual": 4.0, "autocast": False}
     if formats.param == formats.compute:
         changes |= {"autocast": False, "residual": 4.0 if formats.compute == "fp32" else 2.0}
+    if recipe.quantization is not None and style.quantized_stream:
+        wide = float(dtype(recipe.quantization.rest).bytes_per_element)
+        changes |= {"residual": wide} if style.autocast else {"residual": wide, "compute": wide}
     if recipe.attention is not None:
         if recipe.attention not in _ATTENTION:
             raise InputError("is not a known implementation", field="attention", value=recipe.attention, allowed=sorted(_ATTENTION))
@@ -130,6 +143,8 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         changes["sac_opaque"] = 0.85  # torchao nvfp4 recipe: the leading 85 % of the layers are converted
     if recipe.grad_accum_fusion is False:
         changes["main_grad_fusion"] = False
+    if style.scores == "composite" and changes.get("attention", style.attention) == "eager":
+        changes["mask"] = changes.get("residual", style.residual)
     return replace(style, **changes)  # type: ignore[arg-type]
 
 
