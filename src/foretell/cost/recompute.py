@@ -20,6 +20,8 @@ class Pass:
     forward: tuple[Point, ...]
     backward: tuple[Point, ...]
     wgrad: Lin
+    keeps: bool = True
+    """The first forward pass builds a graph (it is not a checkpointed one)."""
 
 
 def _starts(*names: str) -> Callable[[str], bool]:
@@ -45,11 +47,11 @@ def layer_pass(tape: Tape, out: Tensor, mode: str, spec: Recompute, style: Style
         m = tape.run(out, accumulate=accumulate)
         return Pass(m.saved, tuple(m.forward), tuple(m.backward), m.wgrad)
     if mode == "full":
-        return _full(tape, out, accumulate, Lin(), spec)
+        return _full(tape, out, accumulate, Lin(), spec, style)
     if mode == "opaque":
-        return _full(tape, out, accumulate, _op_outputs(tape, replace(style, sac_every=0)), spec)
+        return _full(tape, out, accumulate, _op_outputs(tape, replace(style, sac_every=0)), spec, style)
     if spec.scope in ("op", "compute"):
-        return _full(tape, out, accumulate, _op_outputs(tape, style), spec)
+        return _full(tape, out, accumulate, _op_outputs(tape, style), spec, style)
     names = spec.modules or ("core_attn",)
     groups = []
     for name in names:
@@ -64,10 +66,10 @@ def layer_pass(tape: Tape, out: Tensor, mode: str, spec: Recompute, style: Style
     return Pass(m.saved, tuple(m.forward), tuple(m.backward), m.wgrad)
 
 
-def _full(tape: Tape, out: Tensor, accumulate: bool, kept: Lin, spec: Recompute) -> Pass:
+def _full(tape: Tape, out: Tensor, accumulate: bool, kept: Lin, spec: Recompute, style: Style) -> Pass:
     """Only the input (and ``kept``) survives the forward pass; the layer runs again before its backward."""
     first = tape.run(out, keep=False)
-    again = tape.run(out, accumulate=accumulate, recompute=True)
+    again = tape.run(out, accumulate=accumulate, recompute=True, early_stop=style.early_stop)
     x = tape.x.size if tape.x is not None else Lin()
     group = spec.layers or 1 if spec.mode == "full" and spec.scope == "uniform" else 1
     forward = tuple(Point(p.phase, p.operator, p.size + kept) for p in first.forward)
@@ -76,7 +78,7 @@ def _full(tape: Tape, out: Tensor, accumulate: bool, kept: Lin, spec: Recompute)
     if group > 1:
         others = again.saved * float(group - 1)
         backward = [Point(p.phase, p.operator, p.size + others) for p in backward]
-    return Pass(saved, forward, tuple(backward), again.wgrad)
+    return Pass(saved, forward, tuple(backward), again.wgrad, keeps=False)
 
 
 def _op_outputs(tape: Tape, style: Style) -> Lin:

@@ -47,6 +47,8 @@ class Emitter:
     env: dict[str, Tensor] = field(init=False, default_factory=dict)
     unfreed: dict[Tensor, Lin] = field(init=False, default_factory=dict)
     """Storages kept outside autograd's saved tensors: they live as long as the graph, not until their backward ran."""
+    frame: list[Tensor] = field(init=False, default_factory=list)
+    """Tensors that a local variable keeps until the block ends."""
     places: dict[Tensor, Place] = field(init=False, default_factory=dict)
     """Rows of each tensor that does not have the block's."""
 
@@ -79,7 +81,8 @@ class Emitter:
     def emit(self) -> Tensor:
         """All operators in order; returns the block's output."""
         previous = self.env.get("x")
-        for op in self.block.ops:
+        local: list[Tensor] = []
+        for i, op in enumerate(self.block.ops):
             ins = [self.env[name] for name in op.ins] if op.ins else ([previous] if previous is not None else [])
             self.rows, self.per = next((self.places.get(t, self.home) for t in ins if t.size or t.name == "memory"), self.home)
             rule: Callable[..., Tensor] | None = getattr(op, "emit", None)
@@ -90,8 +93,26 @@ class Emitter:
                     self.places[out] = (self.rows, self.per)
                 if not isinstance(op, Parameters):
                     previous = out
+                if self.style.frames:
+                    local = self._frame(i, local, ins)
+        if self.frame:
+            self.tape.nodes[-1].extends += tuple(self.frame)
         assert previous is not None
         return previous
+
+
+    def _frame(self, i: int, local: list[Tensor], ins: list[Tensor]) -> list[Tensor]:
+        """Tensors that local variables keep: a module's input from its first matmul to its last."""
+        ops = self.block.ops
+        op = ops[i]
+        if isinstance(op, Attention):
+            return [*local, *ins]
+        if isinstance(op, Linear):
+            if op.split != "row":
+                return [*local, ins[0]] if not local else local
+            self.tape.nodes[-1].extends += tuple(local)
+            return []
+        return local
 
 
 def cast(e: Emitter, x: Tensor, unit: float, shard: str, width: float, name: str = "cast") -> Tensor:
@@ -106,8 +127,10 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
     st, plan = e.style, e.weights
     in_shard = "tp" if op.split == "row" else "sp"
     out_shard = {"col": "tp", "row": "sp", "": "sp"}[op.split]
-    if st.autocast:
-        x = cast(e, x, st.compute, in_shard, op.d_in, f"{op.name}.cast")
+    given = x
+    inner = plan.compute_unit if st.quantized_stream and plan.quantized(op) else st.compute
+    if st.autocast or inner != st.compute:
+        x = cast(e, x, inner, in_shard, op.d_in, f"{op.name}.cast")
     trains = plan.trains(op)
     work, bwork = plan.weight_copy(op)
     if st.sequence_parallel and op.split == "col":
@@ -124,14 +147,16 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
         saved.append(kept)
     saved += frozen_saves(e, op, x)
     out = e.tape.node(
-        op.name, [x], e.size(op.d_out, st.compute, out_shard), saved=saved, work=work, bwork=bwork,
-        wgrad=plan.gradient(op), trainable=trains, unit=st.compute,
+        op.name, [x], e.size(op.d_out, inner, out_shard), saved=saved, work=work, bwork=bwork,
+        wgrad=plan.gradient(op), trainable=trains, unit=inner,
     )  # fmt: skip
+    if st.quantized_stream and plan.quantized(op):
+        out = cast(e, out, given.unit, out_shard, op.d_out, f"{op.name}.back")
     if plan.scaled(op):
         return scale_and_bias(e, op, out, op.d_out, out_shard)
     adapter = plan.adapter(op)
     if adapter is not None:
-        out = lora(e, op, x, out, adapter, in_shard, out_shard)
+        out = lora(e, op, given, out, adapter, in_shard, out_shard)
     return out
 
 
@@ -171,7 +196,9 @@ def lora(e: Emitter, op: Linear | Head, x: Tensor, base: Tensor, adapter: Any, i
     """
     st, r = e.style, adapter.rank
     d_in, d_out = (op.d_in, op.d_out) if isinstance(op, Linear) else (op.dim, op.rows)
-    if adapter.cast_input and adapter.unit != x.unit:
+    if st.lora_clone and e.weights.quantized(op):
+        base = e.tape.node(f"{op.name}.clone", [base], base.size, passes=True)
+    if adapter.cast_input and adapter.unit != x.unit and not (st.autocast and e.weights.quantized(op)):
         x = cast(e, x, adapter.unit, in_shard, d_in, f"{op.name}.lora_cast")
     if adapter.dropout:
         mask = e.tape.extra(f"{op.name}.lora_mask", e.size(d_in, 1.0, in_shard))
@@ -191,8 +218,8 @@ def lora(e: Emitter, op: Linear | Head, x: Tensor, base: Tensor, adapter: Any, i
     scaled = e.tape.node(f"{op.name}.lora_scale", [b], b.size, unit=unit)
     wide = max(unit, base.unit)
     out = e.tape.node(f"{op.name}.lora_add", [base, scaled], e.size(d_out, wide, out_shard), passes=True, unit=wide)
-    if wide != st.compute and not st.autocast:
-        out = cast(e, out, st.compute, out_shard, d_out)
+    if wide != base.unit and not st.autocast:
+        out = cast(e, out, base.unit, out_shard, d_out)
     return out
 
 
@@ -229,6 +256,13 @@ def rope(e: Emitter, op: Rope, x: Tensor) -> Tensor:
     """Rotation: linear in ``x``, so only the (shared, small) tables are kept."""
     w = float(op.width)
     unit = e.style.compute
+    if e.style.rope == "composite":
+        unit, half = max(x.unit, e.style.residual), e.work(w / 2, x.unit, "tp")
+        size = e.size(w, unit, "tp")
+        a = e.tape.node(f"{op.name}.cos", [x], size, unit=unit)
+        turned = e.tape.node(f"{op.name}.turn", [x], e.size(w, x.unit, "tp"), work=half, bwork=half, unit=x.unit)
+        b = e.tape.node(f"{op.name}.sin", [turned], size, unit=unit)
+        return e.tape.node(op.name, [a, b], size, passes=True, unit=unit)
     work = e.work(w, unit, "tp") if e.style.rope == "eager" else Lin()
     if e.style.rope == "complex":
         work = e.work(w, 4.0, "tp") * 2
@@ -248,7 +282,12 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
     trains = e.weights.trains(op)
     grad = e.weights.gradient(op)
     scores, n = score_rows(e, op, k)
-    if op.kv_heads != op.heads and (st.gqa_expand or form == "eager"):
+    if st.autocast and st.rope == "composite" and form != "eager":  # tables wider than the operands: cast at the call
+        q, k, v = (
+            cast(e, t, unit, "tp", n * d, f"{op.name}.cast")
+            for t, n, d in ((q, op.heads, op.head_dim), (k, op.kv_heads, op.head_dim), (v, op.kv_heads, op.v_dim))
+        )
+    if op.kv_heads != op.heads and (st.gqa_expand or form in ("eager", "efficient")):
         k = e.tape.node(f"{op.name}.repeat_k", [k], e.size(op.heads * op.head_dim, unit, "tp"), unit=unit)
         v = e.tape.node(f"{op.name}.repeat_v", [v], e.size(op.heads * op.v_dim, unit, "tp"), unit=unit)
     if form != "eager":
@@ -256,7 +295,7 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         accumulator = e.work(op.heads * op.head_dim, 4.0, "tp") + e.work(op.heads, 4.0, "tp")
         node_saved = [q, k, v, lse]
         ring = e.work(op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0 if st.ring else Lin()
-        if form == "te":
+        if form in ("te", "efficient"):
             accumulator = Lin()
         if st.ring:
             node_saved.append(e.tape.extra(f"{op.name}.ring", out_size))
@@ -272,7 +311,7 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         return Lin.of("activations", f"{scores}/tp", n * unit)
 
     s = e.tape.node(f"{op.name}.scores", [q, k], square(unit), saved=[q, k], unit=unit)
-    if st.softmax != unit:
+    if st.softmax != unit or st.scores == "composite":
         s = e.tape.node(f"{op.name}.scale", [s], square(unit), unit=unit)
     if op.softcap:
         s = e.tape.node(f"{op.name}.tanh", [s], square(unit), unit=unit)
@@ -280,13 +319,16 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         s = e.tape.node(f"{op.name}.cap", [s], square(unit), unit=unit)
     if st.mask:
         s = e.tape.node(f"{op.name}.mask", [s], square(unit), passes=True, unit=unit)
-    p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), unit=st.softmax)
+    product = square(st.softmax).as_category("temporaries") if st.scores == "composite" else Lin()
+    p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), bwork=product, unit=st.softmax)
     e.tape.nodes[-1].saved = (p,) if p.grad else ()
     if st.softmax != unit:
         p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit)
     if op.dropout if st.attention_dropout is None else st.attention_dropout:
         m = e.tape.extra(f"{op.name}.mask", square(1.0))
         p = e.tape.node(f"{op.name}.dropout", [p], square(unit), saved=[m], unit=unit)
+    if st.frames:
+        e.frame.append(p)
     return e.tape.node(op.name, [p, v], out_size, saved=[p, v], wgrad=grad, trainable=trains, unit=unit)
 
 
@@ -312,9 +354,9 @@ def prompt_attention(e: Emitter, op: PromptAttention, q: Tensor, y: Tensor) -> T
 def gate(e: Emitter, op: Gate, g: Tensor, up: Tensor) -> Tensor:
     """``fn(gate) * up``."""
     st, shard = e.style, "tp" if op.split else "sp"
-    size = e.size(op.features, st.compute, shard)
+    size = e.size(op.features, max(g.unit, up.unit), shard)
     if st.gate == "eager":
-        a = e.tape.node(f"{op.name}.{op.fn}", [g], size, saved=[g])
+        a = e.tape.node(f"{op.name}.{op.fn}", [g], size, saved=[g, *composite(e, op, size)])
         saved = ([up] if a.grad else []) + ([a] if up.grad else [])
         return e.tape.node(op.name, [a, up], size, saved=saved)
     return e.tape.node(op.name, [g, up], size, saved=[g, up])
@@ -325,6 +367,12 @@ COMPOSITE = {"gelu_new": 3, "quick_gelu": 1, "gelu_fast": 5, "relu2": 1}
 ``gelu_new`` keeps tanh, 1 + tanh and x / 2; ``quick_gelu`` the sigmoid."""
 
 
+def composite(e: Emitter, op: Act | Gate, size: Lin) -> list[Tensor]:
+    """The further tensors that ``op.fn`` keeps in this run."""
+    n = COMPOSITE.get(op.fn, 0) if e.style.act == "eager" else 0
+    return [e.tape.extra(f"{op.name}.{i}", size) for i in range(n)]
+
+
 def act(e: Emitter, op: Act, x: Tensor) -> Tensor:
     """Pointwise activation: keeps its input (ReLU keeps its output, which the next matmul keeps anyway)."""
     size = e.size(op.features, x.unit, "tp" if op.split else "sp")
@@ -333,9 +381,8 @@ def act(e: Emitter, op: Act, x: Tensor) -> Tensor:
         return out
     if op.fn in ("relu", "relu6", "tanh", "sigmoid"):
         e.tape.nodes[-1].saved = (out,)
-    elif e.style.act == "eager" and op.fn in COMPOSITE:
-        saved = [x, *(e.tape.extra(f"{op.name}.{i}", size) for i in range(COMPOSITE[op.fn]))]
-        e.tape.nodes[-1].saved = tuple(saved)
+    else:
+        e.tape.nodes[-1].saved = (x, *composite(e, op, size))
     return out
 
 

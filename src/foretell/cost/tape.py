@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foretell.cost.linear import Lin
+from foretell.cost.linear import Lin, total
 
 
 class Tensor:
@@ -81,6 +81,8 @@ class BlockMemory:
     """Levels of the backward pass: incoming gradient, still-saved tensors, new gradients, workspace."""
     wgrad: Lin = field(default_factory=Lin)
     """Weight gradients that the whole backward pass leaves behind."""
+    held: Lin = field(default_factory=Lin)
+    """Outputs that the caller keeps (a returned ``logits``)."""
     grad_in: Lin = field(default_factory=Lin)
 
 
@@ -124,6 +126,10 @@ class Tape:
         """A tensor that a node makes only to keep (softmax statistics, masks): give it to ``saved``."""
         return Tensor(name, size, False)
 
+    def last_kept(self) -> int:
+        """Index of the last node that keeps a tensor for its backward pass."""
+        return max((i for i, n in enumerate(self.nodes) if n.saved), default=len(self.nodes) - 1)
+
     # -- replay ---------------------------------------------------------------------------------------------
 
     def run(
@@ -133,13 +139,15 @@ class Tape:
         keep: bool = True,
         accumulate: bool = False,
         recompute: bool = False,
+        early_stop: bool = False,
         discard: Sequence[frozenset[Tensor]] = (),
     ) -> BlockMemory:
         """Replay forward and backward.
 
         ``keep=False``: nothing is saved (a checkpointed first pass).  ``accumulate``: weight gradients already
         exist, new ones are transient.  ``recompute``: the forward runs inside the backward pass (the incoming
-        gradient is live all along, its points are backward points).  ``discard``: groups of storages that are
+        gradient is live all along, its points are backward points), with ``early_stop`` only up to the last node that
+        keeps something.  ``discard``: groups of storages that are
         dropped after the forward pass and computed again, group by group, when the backward pass needs one.
         """
         live = Lin()
@@ -169,7 +177,14 @@ class Tape:
         phase = "backward" if recompute else "forward"
         if self.x is not None:
             hold(self.x)
+        made = {t for node in self.nodes for t in node.outs}
+        for t in last_use:
+            if t not in made and t is not self.x:  # what comes from outside: an image, the encoder's output, a parameter
+                hold(t)
+        end = self.last_kept() if recompute and early_stop else len(self.nodes) - 1
         for i, node in enumerate(self.nodes):
+            if i > end:
+                break
             for t in node.outs:
                 hold(t)
             if keep:
@@ -191,15 +206,19 @@ class Tape:
             for s in group:
                 live.add(s.size, -1.0)
         result.saved = Lin(live) - (grad_out if recompute else Lin())
-        if refs.get(out.storage, 0) == 1 and not out.held:
+        if refs.get(out.storage, 0) > 0 and not out.held:  # the next block counts its input where anybody keeps it
             result.saved.add(out.storage.size, -1.0)
         if not keep:
             result.saved = Lin()
             return result
         if not recompute:
             live.add(grad_out)
-        if not out.held:
+        if end < len(self.nodes) - 1:
+            for t in (t for n in self.nodes[: end + 1] for t in n.outs if last_use.get(t, end + 1) > end and not t.held):
+                drop(t)  # the block's input stays with the checkpoint until its backward has ended
+        elif not out.held:
             drop(out)
+        result.held = total(t.storage.size for n in self.nodes for t in n.outs if t.held)
         self._backward(out, live, refs, grad_out, accumulate, result, drop, gone)
         return result
 
@@ -232,7 +251,7 @@ class Tape:
             wanted = list(dict.fromkeys(t for t in node.ins if t.grad))
             transient = Lin(node.bwork)
             for t in wanted:
-                if node.passes:
+                if node.passes and t.unit == o.unit:
                     if t in grads:  # summed into the gradient that is already there
                         continue
                     counts[g] += 1

@@ -152,6 +152,11 @@ class WeightPlan:
                 out.add(Lin.of("temporaries", LOCAL[w.shard], w.elements * wide))
         return out, Lin(out)
 
+    @property
+    def compute_unit(self) -> float:
+        """Bytes of a matmul operand."""
+        return unit(self.formats.compute)
+
     def quantized(self, op: Operator) -> bool:
         if self.recipe.quantization is None:
             return False

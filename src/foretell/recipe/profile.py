@@ -63,6 +63,8 @@ class Profile:
     """The framework has model code of its own: a key of :data:`foretell.arch.rewrite.REWRITES`."""
     lora_dropout: float = 0.0
     """Default dropout in front of LoRA."""
+    quantized_rest: str = "bf16"
+    """Default format of what a quantised base leaves unquantised (embeddings, head, norms)."""
     quantizes_head: bool = False
     """A quantised base includes the output projection."""
     dequantized: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foretell.catalog import loader
 from foretell.errors import CatalogError
 from foretell.recipe.profile import Formats, Profile
 from foretell.recipe.style import Style
@@ -50,13 +51,26 @@ _ALL = (
     ),
     Profile(
         name="hf-trainer", title="transformers Trainer / accelerate, DDP, autocast over fp32 parameters",
-        style=Style(autocast=True, residual=4.0, norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held="compute"),
+        style=Style(autocast=True, residual=4.0, norm="eager", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_AUTOCAST, sources=("transformers 5.24.0 trainer.py, loss/loss_utils.py",), aliases=("transformers", "trl", "accelerate", "hf"),
         zero=(0,), optimizer_impl="fused",
     ),
     Profile(
+        name="peft", title="transformers + PEFT in a training loop of one's own, no autocast",
+        style=Style(
+            norm="eager", gate="eager", rope="composite", scores="composite", attention="flash", loss="hf", logits_held="compute",
+            frames=True, early_stop=True, outputs_in_step=True, lora_clone=True, quantized_stream=True,
+        ),
+        formats={**_PURE, "bf16": _pure("bf16"), "fp16": _pure("fp16")}, zero=(0,), quantized_rest="fp32", optimizer_impl="foreach",
+        sources=(
+            "transformers 5.24.0 models/llama/modeling_llama.py, loss/loss_utils.py, modeling_utils.py (use_reentrant=False)",
+            "peft 0.21.2 utils/other.py prepare_model_for_kbit_training, tuners/lora/layer.py, bnb.py",
+            "bitsandbytes 0.50.2 nn/modules.py Linear4bit",
+        ),
+    ),
+    Profile(
         name="fsdp2", title="PyTorch FSDP2 (fully_shard), fp32 shards, bf16 compute",
-        style=Style(norm="fused", gate="eager", rope="eager", attention="flash", loss="hf", logits_held="compute"),
+        style=Style(norm="fused", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_fully_shard",), sharding="fsdp2", zero=(2, 3), default_zero=3,
         tensor=True, sequence_parallel=True, expandable=False, default_expert_tp=1,
     ),
@@ -72,12 +86,12 @@ _ALL = (
     ),
     Profile(
         name="fsdp1", title="PyTorch FSDP1 (FullyShardedDataParallel, flat parameters)",
-        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held="compute"),
+        style=Style(norm="eager", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_flat_param.py",), sharding="fsdp1", zero=(2, 3), default_zero=3,
     ),
     Profile(
         name="deepspeed", title="DeepSpeed ZeRO",
-        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="hf", logits_held="compute"),
+        style=Style(norm="eager", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_DEEPSPEED, sources=("deepspeedai/DeepSpeed deepspeed/runtime/zero",), sharding="deepspeed", default_zero=1, optimizer_impl="fused",
     ),
     Profile(
@@ -133,9 +147,15 @@ PROFILES: dict[str, Profile] = {p.name: p for p in _ALL}
 _BY_NAME = {key: p for p in _ALL for key in (p.name, *p.aliases)}
 
 
-def profile(name: str) -> Profile:
-    """The profile of that name or alias."""
+def profile(name: str, depth: int = 0) -> Profile:
+    """The profile of that name or alias; ``depth`` counts the bases of a user's own profile."""
     key = name.strip().lower() if isinstance(name, str) else ""
+    if loader.has_own("framework"):
+        from foretell.recipe.own import own_profile  # noqa: PLC0415  # only who adds entries pays for reading them
+
+        own = own_profile(key, depth)
+        if own is not None:
+            return own
     if key not in _BY_NAME:
         raise CatalogError.unknown("framework", str(name), PROFILES)
     return _BY_NAME[key]

@@ -127,7 +127,7 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         changes["loss"] = _LOSS[recipe.loss] or style.loss
     if recipe.compile:
         # AOTAutograd's min-cut keeps matmul operands: norm outputs, silu*up; norms, rope and silu run again
-        changes |= {"norm": "fused", "gate": "fused", "rope": "fused", "sac_last": False}
+        changes |= {"norm": "fused", "gate": "fused", "rope": "fused", "act": "fused", "sac_last": False}
     if recipe.dropout is not None:
         changes |= {"dropout": recipe.dropout, "attention_dropout": recipe.dropout}
     if style.attention == "te" and changes.get("attention") == "flash":

@@ -11,7 +11,7 @@ from typing import Literal
 
 NormStyle = Literal["eager", "fused", "compiled"]
 GateStyle = Literal["eager", "fused", "compiled", "lean"]
-RopeStyle = Literal["eager", "fused", "complex"]
+RopeStyle = Literal["eager", "fused", "complex", "composite"]
 AttentionStyle = Literal["eager", "flash", "efficient", "te"]
 LossStyle = Literal[
     "hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "native-fused", "loss-parallel", "te-fused", "mse",
@@ -36,6 +36,7 @@ class Style:
     """eager: gate, activated gate and up are kept, and the product; fused: gate, up and product;
     lean/compiled: gate and up (the product is computed again)."""
     rope: RopeStyle = "eager"
+    """composite: the two products of transformers' ``apply_rotary_pos_emb``, with tables in the stream's format."""
     act: Literal["eager", "fused"] = "fused"
     """eager: activations written out in Python (``gelu_new``, ``quick_gelu``) keep each intermediate result."""
     attention: AttentionStyle = "flash"
@@ -45,6 +46,23 @@ class Style:
     """Bytes of one stored attention probability before its cast (eager attention)."""
     mask: float = 0.0
     """Bytes per element of a materialised attention mask added to the scores (eager attention)."""
+    scores: Literal["fused", "composite"] = "fused"
+    """Eager attention.  fused: one kernel scales, masks and normalises; composite: transformers'
+    ``eager_attention_forward`` (product, scaled, masked, softmax), masked by a tensor that lives through the step;
+    the softmax's backward makes one more tensor of its gradient's size (aten ``SoftMax.cu``)."""
+    frames: bool = False
+    """Local variables of the model's Python code keep their tensors: an attention's input, q, k and v until its
+    output projection ran, an MLP's input until its last matmul, eager scores until the layer ends."""
+    early_stop: bool = False
+    """A recomputed layer stops once its last kept tensor is there (``torch.utils.checkpoint`` without re-entry)."""
+    outputs_in_step: bool = False
+    """The loop's variable keeps the model's output up to the optimizer step: the logits, and through their graph the
+    embeddings' output with its gradient where that is a leaf (frozen embeddings made to require gradients)."""
+    lora_clone: bool = False
+    """A 4-bit base's result is cloned before the adapter's is added (peft ``tuners/lora/bnb.py``)."""
+    quantized_stream: bool = False
+    """A 4-bit matmul returns its input's format (bitsandbytes ``Linear4bit.forward``): the whole stream, logits
+    included, has the format of the embeddings, fp32 after ``prepare_model_for_kbit_training``."""
     loss: LossStyle = "eager"
     logits_held: Literal["", "compute", "float"] = ""
     """The model's output keeps the logits alive through the backward pass, as computed or as their fp32 copy."""

@@ -27,7 +27,8 @@ class Quantization:
 
     kind: Literal["nf4", "fp4", "int8"] = "nf4"
     double: bool = False
-    rest: str = "bf16"
+    rest: str = ""
+    """Empty: the framework's own (:attr:`foretell.recipe.profile.Profile.quantized_rest`)."""
 
 
 @dataclass(frozen=True, slots=True)
