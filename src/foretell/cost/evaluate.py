@@ -41,7 +41,7 @@ class Basis(dict[str, Value]):
         local = s / cp
         self.rows: dict[str, Value] = {
             "1": 1.0, "B": b, "T": b * local, "TT": b * s * local, "E": b * e, "TE": b * local * e, "EE": b * e * e,
-            "S": s, "SS": s * s,
+            "S": s, "SS": s * s, "K": -(-s // 128),
         }  # fmt: skip
         group = sizes.dp * cp / sizes.hsdp_replicas
         self.shards: dict[str, Value] = {

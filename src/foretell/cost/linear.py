@@ -17,6 +17,7 @@ rows      value
 ``TE``    micro-batch x seq x encoder seq  (cross-attention scores)
 ``EE``    encoder scores
 ``S``     seq;  ``SS`` seq x seq  (masks shared by the batch)
+``K``     chunks of 128 positions of the sequence
 ========  ====================================================================
 
 ========  ====================================================================

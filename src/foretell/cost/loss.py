@@ -85,7 +85,8 @@ LIST_CHUNK = 128
 
 def _list_chunked(e: Emitter, op: Head, x: Tensor, logits: Tensor) -> Tensor:
     """LitGPT's tuning loss: the head gives a list of chunks, Lightning Fabric converts every chunk to fp32, and the
-    loop's variable holds them; log-probabilities of every chunk stay, and each is freed as its gradient is made.
+    loop's variable holds them; log-probabilities of every chunk stay, and each is freed as its gradient is made (from
+    the gradient of the chunk's log-probabilities: two chunks more at the first).
 
     Sources: litgpt/model.py, utils.chunked_cross_entropy; lightning fabric/wrappers.py ``_FabricModule`` converts a
     module's outputs to the default dtype.
@@ -106,7 +107,7 @@ def _list_chunked(e: Emitter, op: Head, x: Tensor, logits: Tensor) -> Tensor:
     wide = e.tape.node("logits.convert", [logits], size, bwork=half * -1.0 + chunk, unit=4.0)
     wide.held = True
     lsm = e.tape.extra("log_softmax", size)
-    return e.tape.node("cross_entropy", [wide], Lin(), saved=[lsm], work=chunk, bwork=chunk - size)
+    return e.tape.node("cross_entropy", [wide], Lin(), saved=[lsm], work=chunk, bwork=chunk * 2.0 - size)
 
 
 def _loss_parallel(e: Emitter, op: Head, logits: Tensor) -> Tensor:

@@ -305,6 +305,8 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         )
         if out.grad:
             e.tape.nodes[-1].saved = (*node_saved, out)
+        if st.heads_first:
+            out = e.tape.node(f"{op.name}.reshape", [out], out_size, unit=unit)
         return out
 
     def square(unit: float) -> Lin:

@@ -125,7 +125,7 @@ _ALL = (
         name="litgpt", title="LitGPT (Lightning Fabric), bf16-true",
         style=Style(
             autocast=True, residual=4.0, norm="eager", norm_scale_wide=True, gate="eager", rope="eager", attention="flash",
-            gqa_expand=True, loss="list-chunked", logits_carried=True,
+            heads_first=True, gqa_expand=True, loss="list-chunked", logits_carried=True,
         ),
         formats={**_AUTOCAST, "bf16": _pure("bf16")}, sources=("Lightning-AI/litgpt 26857050",), sharding="fsdp1", zero=(0, 3),
         losses=(("chunked", "list-chunked"),), rewrite="litgpt", lora_dropout=0.05, quantizes_head=True, dequantized="fp16",

@@ -40,6 +40,9 @@ class Style:
     act: Literal["eager", "fused"] = "fused"
     """eager: activations written out in Python (``gelu_new``, ``quick_gelu``) keep each intermediate result."""
     attention: AttentionStyle = "flash"
+    heads_first: bool = False
+    """Queries are laid out heads first when attention gets them (rope by concatenation); the kernel's output takes their
+    layout (``at::empty_like``), so that putting the heads side by side is a copy."""
     gqa_expand: bool = False
     """Keys and values are repeated to the number of query heads before the attention call."""
     softmax: float = 4.0
