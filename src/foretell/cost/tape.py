@@ -177,6 +177,8 @@ class Tape:
         phase = "backward" if recompute else "forward"
         if self.x is not None:
             hold(self.x)
+            if not keep:
+                hold(self.x)  # the checkpoint keeps its input
         made = {t for node in self.nodes for t in node.outs}
         for t in last_use:
             if t not in made and t is not self.x:  # what comes from outside: an image, the encoder's output, a parameter
