@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from foretell.catalog import loader
+from dataclasses import replace
+
 from foretell.errors import CatalogError
 from foretell.recipe.profile import Formats, Profile
 from foretell.recipe.style import Style
@@ -40,6 +42,12 @@ _DEEPSPEED = {
     **{p: Formats(p, "fp32", "fp32", "fp32", p, p) for p in ("bf16", "fp16")},
 }
 
+_HF_LOOP = Style(
+    norm="eager", gate="eager", rope="composite", act="eager", scores="composite", attention="flash", loss="hf",
+    logits_held="compute", frames=True, early_stop=True, outputs_in_step=True, quantized_stream=True,
+)
+"""A transformers model in a loop that keeps ``outputs`` until the step is over (transformers 5.24.0)."""
+
 _FUSED = Style(norm="fused", gate="fused", rope="fused", attention="flash", loss="eager", logits_upcast=True)
 
 _ALL = (
@@ -51,16 +59,15 @@ _ALL = (
     ),
     Profile(
         name="hf-trainer", title="transformers Trainer / accelerate, DDP, autocast over fp32 parameters",
-        style=Style(autocast=True, residual=4.0, norm="eager", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
+        style=replace(
+            _HF_LOOP, autocast=True, residual=4.0, logits_held="", outputs_in_step=False, lora_clone=True,
+        ),
         formats=_AUTOCAST, sources=("transformers 5.24.0 trainer.py, loss/loss_utils.py",), aliases=("transformers", "trl", "accelerate", "hf"),
         zero=(0,), optimizer_impl="fused",
     ),
     Profile(
         name="peft", title="transformers + PEFT in a training loop of one's own, no autocast",
-        style=Style(
-            norm="eager", gate="eager", rope="composite", scores="composite", attention="flash", loss="hf", logits_held="compute",
-            frames=True, early_stop=True, outputs_in_step=True, lora_clone=True, quantized_stream=True,
-        ),
+        style=replace(_HF_LOOP, lora_clone=True),
         formats={**_PURE, "bf16": _pure("bf16"), "fp16": _pure("fp16")}, zero=(0,), quantized_rest="fp32", optimizer_impl="foreach",
         sources=(
             "transformers 5.24.0 models/llama/modeling_llama.py, loss/loss_utils.py, modeling_utils.py (use_reentrant=False)",
@@ -70,7 +77,7 @@ _ALL = (
     ),
     Profile(
         name="fsdp2", title="PyTorch FSDP2 (fully_shard), fp32 shards, bf16 compute",
-        style=Style(norm="fused", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
+        style=_HF_LOOP,
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_fully_shard",), sharding="fsdp2", zero=(2, 3), default_zero=3,
         tensor=True, sequence_parallel=True, expandable=False, default_expert_tp=1,
     ),
@@ -86,7 +93,7 @@ _ALL = (
     ),
     Profile(
         name="fsdp1", title="PyTorch FSDP1 (FullyShardedDataParallel, flat parameters)",
-        style=Style(norm="eager", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
+        style=_HF_LOOP,
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_flat_param.py",), sharding="fsdp1", zero=(2, 3), default_zero=3,
     ),
     Profile(
