@@ -8,18 +8,18 @@ another level covers whatever the run's sizes are dropped).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.operators import Embedding, Linear
 from foretell.cost.linear import Lin, dominates, total
 from foretell.cost.pipeline import Stage, stages
 from foretell.cost.recompute import Pass, layer_pass
-from foretell.cost.saved import Emitter
-from foretell.cost.sharding import Buffers, buffers
+from foretell.cost.saved import Emitter, place_of
+from foretell.cost.sharding import Buffers, buffers, whole_gradient
 from foretell.cost.states import StateTerms, shard, states
 from foretell.cost.tape import BlockMemory, Point
-from foretell.cost.weights import WeightPlan
+from foretell.cost.weights import WeightPlan, unit
 from foretell.recipe.resolve import Run
 
 
@@ -33,6 +33,8 @@ class StageFold:
     """What is allocated between steps."""
     phases: dict[str, tuple[Point, ...]]
     """Every level by phase, dominated ones dropped: the timeline."""
+    saved: Lin = field(default_factory=Lin)
+    """What the forward pass of one micro-batch keeps for its backward pass."""
     pooled: tuple[Point, ...] = ()
     """Levels of reserved memory where the run's streams have allocator pools of their own (else empty)."""
 
@@ -45,6 +47,8 @@ class _Layer:
     count: float
     memory: Pass
     states: StateTerms
+    unfreed: Lin = field(default_factory=Lin)
+    """Kept outside autograd's saved tensors (:class:`~foretell.cost.saved.Emitter`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,15 @@ class StageFolder:
         self.arch, self.plan, self.run, self.stage = arch, plan, run, stage
         self.profile, self.par, self.recipe = run.profile, run.par, run.recipe
         self.style = run.style
-        self.accumulates = run.profile.gradients == "buffer" or self.recipe.grad_accum > 1
+        # the longest sample in the very first micro-batch: gradients do not exist yet
+        later = self.recipe.grad_accum > 1 and self.recipe.lengths == "equal"
+        self.accumulates = run.profile.gradients == "buffer" or later
+        self.unreduced = run.profile.no_sync and self.recipe.grad_accum > 1 and run.sharding == "fsdp1" and self.par.zero == 3
+        """Micro-batches leave whole gradients behind: reduction waits for the last one."""
         self.fresh = not self.accumulates
-        self._made: dict[tuple[Block, str], _Layer] = {}
+        self._made: dict[tuple[Block, str, bool], _Layer] = {}
+        self.head_carried: tuple[Lin, Lin, int] = (Lin(), Lin(), -1)
+        """Previous micro-batch: logits, tensors the backward pass did not free, node that replaces the logits."""
 
     # -- parts ----------------------------------------------------------------------------------------------
 
@@ -106,11 +116,14 @@ class StageFolder:
 
     def segment(self, stack: Stack, layers: Sequence[int], modes: Sequence[str], chunk: int) -> Segment:
         """Layers of one run, equal ones together."""
-        groups: dict[tuple[int, str], int] = {}
+        groups: dict[tuple[int, str, bool], int] = {}
+        flows = not (stack is self.arch.main and self.stage.first) or self.block_trains(self.arch.embed)
         for layer, mode in zip(layers, modes, strict=True):
-            key = (stack.pattern[layer], mode)
+            # checkpointed layers need an input with a gradient: frameworks then make the embedding's output need one
+            key = (stack.pattern[layer], mode, flows or chunk > 0 or mode == "full")
             groups[key] = groups.get(key, 0) + 1
-        made = tuple(self.layer(stack.blocks[i], mode, float(n)) for (i, mode), n in groups.items())
+            flows = flows or self.block_trains(stack.blocks[stack.pattern[layer]])
+        made = tuple(self.layer(stack.blocks[i], mode, float(n), flow) for (i, mode, flow), n in groups.items())
         return Segment(made, chunk, self.stage.in_flight[chunk])
 
     def mode(self, position: int, layers: int) -> str:
@@ -124,12 +137,16 @@ class StageFolder:
             return "full" if (position + 1) % (r.layers or 2) == 0 else "none"
         return "opaque" if position < round(self.style.sac_opaque * layers) else "selective"
 
-    def layer(self, block: Block, mode: str, count: float) -> _Layer:
-        key = (block, mode)
+    def block_trains(self, block: Block) -> bool:
+        """Whether anything in a block trains, so that what comes after it needs gradients."""
+        return any(self.plan.trains(op) or self.plan.targeted(op) or self.plan.scaled(op) for op in block.ops)
+
+    def layer(self, block: Block, mode: str, count: float, flows: bool = True) -> _Layer:
+        """``flows``: the layer's input needs a gradient."""
+        key = (block, mode, flows)
         if key in self._made:
             return replace(self._made[key], count=count)
-        trains = any(self.plan.trains(op) or self.plan.targeted(op) for op in block.ops)
-        e = Emitter(block, self.style, self.plan, input_grad=trains or self.recipe.adapter is not None)
+        e = self.emitter(block, input_grad=flows)
         out = e.emit()
         memory = layer_pass(e.tape, out, mode, self.recipe.recompute, self.style, accumulate=self.accumulates)
         if self.style.sac_abs and mode == "selective" and self.recipe.fp8_recipe == "rowwise":
@@ -138,13 +155,54 @@ class StageFolder:
                 if isinstance(op, Linear):
                     whole.add(Lin.of("activations", "1/tp" if op.split else "1/1", op.parameters * self.style.compute))
             memory = replace(memory, saved=memory.saved + whole)
-        self._made[key] = _Layer(block, count, memory, states([(block, 1.0)], self.plan, self.par.zero))
+        own = states([(block, 1.0)], self.plan, self.par.zero)
+        if self.unreduced:
+            own = replace(own, gradients=whole_gradient(self.plan, block, unit(self.plan.formats.compute), "gradients", flat=True))
+        self._made[key] = _Layer(block, count, memory, own, total(e.unfreed.values()))
         return self._made[key]
+
+    def emitter(self, block: Block, *, input_grad: bool = True, loss: bool = False) -> Emitter:
+        """An emitter for ``block``, which knows the encoder's rows if it reads its output."""
+        encoder = self.arch.memory if block.reads_memory else None
+        place = place_of(encoder) if encoder is not None else None
+        return Emitter(block, self.style, self.plan, input_grad=input_grad, loss=loss, memory=place)
 
     def edge(self, block: Block, *, loss: bool) -> BlockMemory:
         """Embedding or head block, never checkpointed."""
-        e = Emitter(block, self.style, self.plan, loss=loss)
-        return e.tape.run(e.emit(), accumulate=self.accumulates)
+        e = self.emitter(block, loss=loss, input_grad=block is not self.arch.embed or self.block_trains(block))
+        out = e.emit()
+        held = [(i, t) for i, node in enumerate(e.tape.nodes) for t in node.outs if t.held]
+        if loss and held:
+            self.head_carried = total(t.size for _, t in held), total(e.unfreed.values()), held[0][0]
+        return e.tape.run(out, accumulate=self.accumulates)
+
+    def carried(self) -> tuple[Lin, Lin]:
+        """What is left of the previous micro-batch while the next forward pass runs: logits, unfreed tensors."""
+        if not self.style.logits_carried or self.recipe.lengths != "equal":
+            return Lin(), Lin()
+        logits, unfreed, _ = self.head_carried
+        for segment in self.segs:
+            for layer in segment.layers:
+                if layer.memory.keeps:
+                    unfreed = unfreed + layer.unfreed * layer.count
+        return logits, unfreed
+
+    @property
+    def leaf_embeddings(self) -> bool:
+        """Frozen embeddings whose output is made to require gradients (``enable_input_require_grads``): PEFT does so for
+        checkpointed models, ``prepare_model_for_kbit_training`` for quantised ones."""
+        if self.recipe.adapter is None or self.block_trains(self.arch.embed):
+            return False
+        return self.recipe.recompute.mode == "full" or self.recipe.quantization is not None
+
+    def step_tensors(self) -> Lin:
+        """Tensors of the whole model that live through forward and backward: mask and rotary tables of composite code."""
+        out = Lin()
+        if self.style.mask and self.style.scores == "composite":
+            out.add(Lin.of("mask", "TT/1", self.style.mask))
+        if self.style.rope == "composite" and self.arch.head_dim:
+            out.add(Lin.of("mask", "S/1", 2.0 * self.arch.head_dim * self.style.residual))
+        return out
 
     # -- whole stage ----------------------------------------------------------------------------------------
 
@@ -164,7 +222,10 @@ class StageFolder:
         base = states(self.blocks(), self.plan, self.par.zero)
         embed = self.edge(self.arch.embed, loss=False) if self.stage.first else None
         head = self.edge(self.arch.head, loss=self.arch.vocab is not None) if self.stage.last else None
+        if self.unreduced:
+            base = replace(base, gradients=total(s.gradients for s in self.segs))
         work = buffers(self)
+        old_logits, unfreed = self.carried()
         resident = base.resident() + work.resident
         if self.accumulates:
             resident = resident + base.gradients
@@ -172,9 +233,14 @@ class StageFolder:
         kept_all = Lin(resident)
         if embed is not None:
             kept_all.add(embed.saved, self.stage.in_flight[0])
+        encoder = self.arch.memory
+        if encoder is not None:  # the encoder's output and, in the backward pass, its gradient
+            kept_all.add(self.emitter(encoder).emit().size, 2.0 * max(self.stage.in_flight))
         for segment in self.segs:
             kept_all.add(segment.saved, segment.in_flight)
-        grads_after = self._gradients_after(head, work.late)
+        tables, held = self.step_tensors(), head.held if head is not None else Lin()
+        kept_all.add(tables)
+        grads_after = [form + held for form in self._gradients_after(head, work.late)]
         for j, segment in enumerate(self.segs):
             # later segments of the same pass have not run yet (forward), or are done (backward)
             top = kept_all - total(s.saved for s in self.segs[j + 1 :] if s.chunk == segment.chunk)
@@ -183,7 +249,7 @@ class StageFolder:
                 rest = top - layer.memory.saved
                 ws_f, ws_b = work.forward(layer.block), work.backward(layer.block)
                 for p in layer.memory.forward:
-                    phases["forward"].append(Point("forward", _at(layer, p), rest + p.size + ws_f))
+                    phases["forward"].append(Point("forward", _at(layer, p), rest + p.size + ws_f + old_logits + unfreed))
                 for p in layer.memory.backward:
                     phases["backward"].append(Point("backward", _at(layer, p), rest + p.size + ws_b + grads_after[j]))
                     if self.fresh:
@@ -192,18 +258,26 @@ class StageFolder:
         if head is not None:
             # every prediction layer has a loss of its own, kept until the main one has run
             top = kept_all + head.saved * float(self.recipe.mtp_layers)
-            for p in head.forward + head.backward:
-                phases["loss"].append(Point("loss", f"head.{p.operator}", top + p.size + work.head))
+            for i, p in enumerate(head.forward + head.backward):
+                old = (old_logits if i <= self.head_carried[2] else Lin()) + (unfreed if i < len(head.forward) else Lin())
+                phases["loss"].append(Point("loss", f"head.{p.operator}", top + p.size + work.head + old))
         if embed is not None and self.fresh:
-            everything = resident + base.gradients + work.late
+            everything = resident + base.gradients + work.late + held
             for p in embed.backward:
                 phases["backward"].append(
                     Point("backward", f"embed.{p.operator}", everything + p.size - embed.wgrad + work.head)
                 )
         step = resident + (Lin() if self.accumulates else base.gradients) + work.optimizer
+        if self.style.outputs_in_step:
+            step.add(held)
+            if self.leaf_embeddings and embed is not None:
+                step.add(embed.output, 2.0)
         phases["optimizer"].append(Point("optimizer", "step", step))
         kept = {name: _prune(points) for name, points in phases.items() if points}
-        return StageFold(self.stage, base, resident, kept, self._pooled(kept, base, work))
+        whole = total([s.saved for s in self.segs] + [m.saved for m in (embed, head) if m is not None])
+        if encoder is not None:
+            whole.add(self.emitter(encoder).emit().size)
+        return StageFold(self.stage, base, resident, kept, whole, self._pooled(kept, base, work))
 
     def _pooled(self, phases: dict[str, tuple[Point, ...]], base: StateTerms, work: Buffers) -> tuple[Point, ...]:
         """Reserved memory as the sum of stream pools: the compute stream's peak, gathers, and reduced gradients."""

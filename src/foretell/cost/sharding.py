@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from foretell.arch.architecture import Block
 from foretell.arch.operators import Experts, Head, Linear
 from foretell.cost.linear import Lin
-from foretell.cost.weights import LOCAL, SHARDED, unit
+from foretell.cost.weights import LOCAL, SHARDED, WeightPlan, unit
 
 if TYPE_CHECKING:
     from foretell.cost.memory import StageFolder
@@ -178,6 +178,21 @@ def allocator_hole(folder: StageFolder) -> Lin:
     return out
 
 
+def whole_gradient(plan: WeightPlan, block: Block, wide: float, category: str, *, flat: bool) -> Lin:
+    """Gradients of a unit before they are divided; of everything in it where the unit is one ``flat`` parameter and any
+    of it trains (FSDP1, torch/distributed/fsdp/_flat_param.py)."""
+    out = Lin()
+    trained = plan.elements(block)[0]
+    if flat and trained and plan.recipe.adapter is not None:
+        for op in block.ops:
+            if not plan.trains(op):
+                for w in op.weights():
+                    out.add(Lin.of(category, LOCAL[w.shard], w.elements * wide))
+    for key, count in trained.items():
+        out.add(Lin.of(category, LOCAL[key], count * wide))
+    return out
+
+
 def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
     """ZeRO-3 and FSDP: the unit in use and the one being prefetched are whole, so are the unit's new gradients.
 
@@ -191,10 +206,7 @@ def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
     micro_steps = folder.recipe.grad_accum > 1 or folder.par.pp > 1
 
     def whole_gradients(block: Block, wide: float, category: str) -> Lin:
-        out = Lin()
-        for key, count in folder.plan.elements(block)[0].items():
-            out.add(Lin.of(category, LOCAL[key], count * wide))
-        return out
+        return whole_gradient(folder.plan, block, wide, category, flat=kind == "fsdp1")
 
     def forward(block: Block) -> Lin:
         return gathered(folder, block, compute) * 2.0
