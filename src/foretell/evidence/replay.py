@@ -43,6 +43,11 @@ def replay(kind: str, path: str | Path) -> dict[str, Any]:
     }
 
 
+def shipped(kind: str) -> Path:
+    """The rows that the package ships (facts with their sources)."""
+    return Path(__file__).with_name("data") / f"{kind}.jsonl"
+
+
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """Rows of a JSON Lines file; a line that is not an object is an error that names its number."""
     file = Path(path)
