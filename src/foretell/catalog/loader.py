@@ -27,7 +27,18 @@ from foretell.errors import CatalogError, ConfigError, InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["KINDS", "MAX_FILE_BYTES", "entries", "entry", "ids", "model_entry", "read_file", "register"]
+__all__ = [
+    "KINDS",
+    "MAX_FILE_BYTES",
+    "entries",
+    "entry",
+    "has_own",
+    "ids",
+    "model_entry",
+    "own_entry",
+    "read_file",
+    "register",
+]
 
 KINDS: Final = {
     # kind -> its folder
@@ -70,6 +81,20 @@ def entry(kind: str, ref: str | os.PathLike[str]) -> dict[str, Any]:
     if found is not None:
         return found
     raise CatalogError.unknown(kind, ref.strip(), _names(folder), hint=f"See: foretell catalog list {folder}")
+
+
+def has_own(kind: str) -> bool:
+    """Whether anything of `kind` was added to what foretell ships: cheap, for look-ups made in a loop."""
+    folder = _folder(kind)
+    return bool(_registered.get(folder)) or os.path.isdir(_user_folder() / folder)  # noqa: PTH112
+
+
+def own_entry(kind: str, ref: str) -> dict[str, Any] | None:
+    """Return the entry of `kind` that `ref` names among those that were added; None where none does."""
+    folder = _folder(kind)
+    if not ref.strip():
+        return None
+    return _from_registered(folder, ref) or _from_folder(_user_folder() / folder, ref)
 
 
 def model_entry(ref: str | os.PathLike[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foretell.catalog import loader
 from foretell.errors import CatalogError
 
 
@@ -71,6 +72,12 @@ _BY_NAME = {key: o for o in _ALL for key in (o.name, *o.aliases)}
 def optimizer(name: str) -> Optimizer:
     """The optimizer of that name or alias; :class:`CatalogError` with near names otherwise."""
     key = name.strip().lower() if isinstance(name, str) else ""
+    if loader.has_own("optimizer"):
+        from foretell.recipe.own import own_optimizer  # noqa: PLC0415  # only who adds entries pays for reading them
+
+        own = own_optimizer(key)
+        if own is not None:
+            return own
     for candidate in (key, key.replace("_", "-")):
         if candidate in _BY_NAME:
             return _BY_NAME[candidate]

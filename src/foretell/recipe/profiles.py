@@ -95,6 +95,12 @@ _ALL = (
         name="fsdp1", title="PyTorch FSDP1 (FullyShardedDataParallel, flat parameters)",
         style=_HF_LOOP,
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_flat_param.py",), sharding="fsdp1", zero=(2, 3), default_zero=3,
+        adapter_units=True,
+    ),
+    Profile(
+        name="fsdp-qlora", title="AnswerDotAI/fsdp_qlora train.py: FSDP1 or DDP, LoRA on a 4-bit or bf16 base, all bf16",
+        style=_HF_LOOP, formats={**_PURE, "bf16": _pure("bf16")}, sources=("AnswerDotAI/fsdp_qlora 02586ac train.py",), sharding="fsdp1",
+        zero=(0, 3), default_zero=3, adapter_units=True, lora_dropout=0.1, aliases=("fsdp_qlora",),
     ),
     Profile(
         name="deepspeed", title="DeepSpeed ZeRO",

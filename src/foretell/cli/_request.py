@@ -1,0 +1,332 @@
+"""From the options of `fit` to a launch: texts checked, degrees completed, what was assumed written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from foretell.arch import load_model
+from foretell.cli._values import fraction, listed, one_of, real, whole
+from foretell.errors import InputError
+from foretell.machine import load_hardware
+from foretell.plan import Launch
+from foretell.plan.launch import reads_tokens
+from foretell.recipe import Adapter, Parallelism, Quantization, Recompute, TrainingRecipe
+from foretell.recipe.optimizers import optimizer
+from foretell.recipe.parallelism import Schedule, Sharding
+from foretell.recipe.profiles import profile
+from foretell.validation import MAX_SEQUENCE
+
+if TYPE_CHECKING:
+    from foretell.arch import Workload
+    from foretell.recipe.profile import Profile
+
+__all__ = ["Request", "inputs_of", "request"]
+
+_DEFAULT_SEQUENCE: Final = 4096
+_GPUS_PER_NODE: Final = 8
+_SCOPES: Final = ("layer", "uniform", "block", "op", "modules", "attention")
+_OFFLOAD: Final = ("activations", "grads", "optimizer", "params")
+_SHARDED: Final = {
+    "fsdp1": 3,
+    "fsdp2": 3,
+    "simplefsdp": 3,
+    "megatron-fsdp": 3,
+    "distopt": 1,
+    "ddp": 0,
+    "none": 0,
+}
+"""ZeRO stage that a sharding means where none is given."""
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A launch, what was assumed for it, and notes on what was given."""
+
+    launch: Launch
+    assumed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class _Assumed(list[str]):
+    """What was not given and is taken so."""
+
+    def take(self, value: Any, default: Any, text: str) -> Any:  # noqa: ANN401  # whatever the option holds
+        """Return the value, or the default with a line that says so."""
+        if value is not None:
+            return value
+        self.append(text)
+        return default
+
+
+def request(model: str, options: Options) -> Request:
+    """Build the launch that the options describe; InputError names the option that cannot be used."""
+    assumed, notes = _Assumed(), list[str]()
+    if options["gpu"] is None:
+        hint = "For instance --gpu h100; foretell catalog list hardware shows all"
+        raise InputError("names no accelerator", field="gpu", hint=hint)
+    framework = profile(assumed.take(options["framework"], "generic", "generic accounting (no --framework)"))
+    par = _parallelism(options, framework, assumed)
+    workload = load_model(model)
+    hardware = load_hardware(options["gpu"])
+    seq_len, encoder = _sequence(options, workload, assumed, notes)
+    micro_batch, grad_accum = _batch(options, par.dp, assumed)
+    recipe = TrainingRecipe(
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+        encoder_seq_len=encoder,
+        grad_accum=grad_accum,
+        framework=framework.name,
+        precision=assumed.take(_word(options["precision"]), "bf16", "bf16 mixed precision"),
+        optimizer=optimizer(assumed.take(options["optimizer"], "adamw", "AdamW")).name,
+        optimizer_impl=one_of(options["optimizer_impl"], "optimizer_impl", ("fused", "foreach", "forloop")),  # type: ignore[arg-type]
+        optimizer_in_backward=bool(options["optimizer_in_backward"]),
+        recompute=_recompute(options, assumed),
+        attention=_word(options["attention"]),
+        loss=_word(options["loss"]),
+        compile=bool(options["compile"]),
+        dropout=real(options["dropout"], "dropout", maximum=1.0),
+        adapter=_adapter(options, assumed),
+        quantization=_quantization(options),
+        offload=_offload(options),
+        trainable_fraction=_share(options["trainable_fraction"]),
+        expandable_segments=options["expandable_segments"],
+    )
+    node = whole(options["gpus_per_node"], "gpus_per_node")
+    launch = Launch(
+        workload=workload,
+        hardware=hardware,
+        recipe=recipe,
+        par=par,
+        headroom=fraction(options["headroom"], "headroom") if options["headroom"] is not None else 0.10,
+        gpus_per_node=node if node is not None else _node(hardware.link.domain_size if hardware.link else None),
+        given=frozenset(name for name, value in options.items() if value is not None),
+    )
+    return Request(launch, tuple(assumed), tuple(notes))
+
+
+def _parallelism(options: Options, framework: Profile, assumed: _Assumed) -> Parallelism:
+    """Complete the degrees: the number of accelerators is their product."""
+    given = {key: whole(options[key], key) for key in ("gpus", "dp", "tp", "pp", "cp", "ep", "etp", "vpp")}
+    tp, pp, cp = (given[key] or 1 for key in ("tp", "pp", "cp"))
+    rest = tp * pp * cp
+    gpus, dp = given["gpus"], given["dp"]
+    if gpus is not None and gpus % rest:
+        problem = f"is no multiple of tp x pp x cp = {tp} x {pp} x {cp} = {rest}"
+        raise InputError(problem, field="gpus", value=gpus, allowed=f"{rest}, {2 * rest}, {3 * rest} ...")
+    if gpus is not None and dp is not None and gpus != dp * rest:
+        problem = f"is not dp x tp x pp x cp = {dp} x {tp} x {pp} x {cp} = {dp * rest}"
+        raise InputError(problem, field="gpus", value=gpus, hint="Leave out --gpus or --dp")
+    if gpus is None and dp is None:
+        assumed.append("1 GPU" if rest == 1 else f"{rest} GPUs, one replica")
+    sharding = one_of(options["sharding"], "sharding", get_args(Sharding))
+    zero = whole(options["zero"], "zero", minimum=0, maximum=3)
+    if zero is None:
+        zero = _SHARDED.get(sharding or "", framework.default_zero)
+        assumed.append(f"ZeRO stage {zero}")
+    layout = options["pp_layout"]
+    return Parallelism(
+        dp=dp or (gpus or rest) // rest,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=given["ep"] or 1,
+        etp=given["etp"],
+        vpp=given["vpp"] or 1,
+        sp=options["sp"],
+        zero=zero,
+        sharding=sharding,  # type: ignore[arg-type]
+        hsdp_replicas=whole(options["hsdp_replicas"], "hsdp_replicas") or 1,
+        schedule=one_of(options["schedule"], "schedule", get_args(Schedule)),  # type: ignore[arg-type]
+        layout=tuple(whole(part, "pp_layout") or 0 for part in listed(layout, "pp_layout")) or None,
+    )
+
+
+def _batch(options: Options, dp: int, assumed: _Assumed) -> tuple[int, int]:
+    """Return (micro-batch, passes per step); the global batch is their product with data parallelism."""
+    micro, passes, whole_batch = (whole(options[key], key) for key in ("micro_batch", "grad_accum", "global_batch"))
+    if whole_batch is None:
+        if micro is None:
+            assumed.append("micro-batch 1")
+        return micro or 1, passes or 1
+    if micro is None and passes is None:
+        micro = 1
+        assumed.append("micro-batch 1")
+    known = dp * (micro or 1) * (passes or 1)
+    parts = f"dp {dp}" + (f" x micro-batch {micro}" if micro else "") + (f" x grad-accum {passes}" if passes else "")
+    if whole_batch % known:
+        problem = f"is no multiple of {parts} = {known}"
+        raise InputError(problem, field="global_batch", value=whole_batch, allowed=f"{known}, {2 * known} ...")
+    left = whole_batch // known
+    if micro is not None and passes is not None and left != 1:
+        problem = f"is not {parts} = {known}"
+        raise InputError(problem, field="global_batch", value=whole_batch, hint="Leave out one of the three")
+    return micro or left, passes or left
+
+
+def _sequence(options: Options, workload: Workload, assumed: _Assumed, notes: list[str]) -> tuple[int, int | None]:
+    """Return (tokens of a sample, of an encoder input); where samples are padded the longest decides."""
+    seq_len = whole(options["seq_len"], "seq_len", maximum=MAX_SEQUENCE)
+    longest = whole(options["max_sample_len"], "max_sample_len", maximum=MAX_SEQUENCE)
+    encoder = whole(options["encoder_seq_len"], "encoder_seq_len", maximum=MAX_SEQUENCE)
+    architecture = workload.architecture
+    if not reads_tokens(architecture):
+        for name, value in (("seq_len", seq_len), ("max_sample_len", longest), ("encoder_seq_len", encoder)):
+            if value is not None:
+                kind = f"{workload.name}, a {architecture.family} model"
+                problem = f"has no meaning for {kind}: its input has a fixed size"
+                raise InputError(problem, field=name, value=value, hint="Leave it out")
+        return 1, None
+    if encoder is not None and architecture.family not in ("encoder-decoder", "audio", "multimodal"):
+        problem = f"has no meaning for {workload.name}: it has no encoder beside the trunk"
+        raise InputError(problem, field="encoder_seq_len", value=encoder, hint="Use --seq-len")
+    limit = architecture.max_positions
+    if seq_len is None:
+        seq_len = min(_DEFAULT_SEQUENCE, limit or _DEFAULT_SEQUENCE)
+        assumed.append(f"sequence of {seq_len}" + (" (the model's limit)" if limit and limit < _DEFAULT_SEQUENCE else ""))
+    elif limit is not None and seq_len > limit:
+        notes.append(f"the sequence of {seq_len} tokens is longer than the {limit} positions that the model names")
+    if longest is None:
+        return seq_len, encoder
+    if options["packing"] is not False:
+        if options["packing"] is None:
+            problem = "matters only where samples are padded"
+            raise InputError(problem, field="max_sample_len", value=longest, hint="Add --no-packing")
+        notes.append(f"packed: every pass has {seq_len} tokens a sample; the longest sample does not matter")
+        return seq_len, encoder
+    used = min(seq_len, longest)
+    notes.append(f"padded: the longest sample decides, {used} tokens" + (" (cut)" if longest > seq_len else ""))
+    return used, encoder
+
+
+def _recompute(options: Options, assumed: _Assumed) -> Recompute:
+    """Return what is checkpointed."""
+    mode = one_of(options["recompute"], "recompute", ("none", "selective", "full"))
+    scope = one_of(options["recompute_scope"], "recompute_scope", _SCOPES)
+    layers = whole(options["recompute_layers"], "recompute_layers")
+    modules = listed(options["recompute_modules"], "recompute_modules")
+    if mode in (None, "none"):
+        for name, value in (
+            ("recompute_scope", scope),
+            ("recompute_layers", layers),
+            ("recompute_modules", modules or None),
+        ):
+            if value is not None:
+                problem = "says what to recompute, and nothing is"
+                raise InputError(problem, field=name, value=value, hint="Add --recompute full or selective")
+    mode = assumed.take(mode, "none", "no recomputation")
+    return Recompute(mode=mode, scope=scope, layers=layers, modules=modules)
+
+
+def _adapter(options: Options, assumed: _Assumed) -> Adapter | None:
+    """Return the low-rank adapters; they are asked for by their rank."""
+    rank = whole(options["lora_rank"], "lora_rank", maximum=2**20)
+    if rank is None:
+        for name in ("lora_targets", "lora_kind", "lora_dropout", "modules_to_save"):
+            if options[name] is not None:
+                problem = "describes adapters, and there are none"
+                raise InputError(problem, field=name, value=options[name], hint="Add --lora-rank 16")
+        return None
+    targets = listed(options["lora_targets"], "lora_targets")
+    return Adapter(
+        kind=one_of(options["lora_kind"], "lora_kind", ("lora", "dora")) or "lora",  # type: ignore[arg-type]
+        rank=rank,
+        targets=assumed.take(targets or None, ("all-linear",), "adapters on every matrix but the head"),
+        dropout=real(options["lora_dropout"], "lora_dropout", maximum=1.0),
+        modules_to_save=listed(options["modules_to_save"], "modules_to_save"),
+    )
+
+
+def _quantization(options: Options) -> Quantization | None:
+    """Return the format of a frozen base."""
+    kind = one_of(options["quantization"], "quantization", ("nf4", "fp4", "int8", "none"))
+    double = bool(options["double_quant"])
+    if kind in (None, "none"):
+        if double:
+            raise InputError("needs a quantised base", field="double_quant", value=True, hint="Add --quantization nf4")
+        return None
+    return Quantization(kind=kind, double=double)  # type: ignore[arg-type]
+
+
+def _offload(options: Options) -> frozenset[str]:
+    """Return what is kept in host memory."""
+    parts = listed(options["offload"], "offload")
+    return frozenset(name for part in parts if (name := one_of(part, "offload", _OFFLOAD)) is not None)
+
+
+def _share(text: str | None) -> float:
+    """Return the share of the parameters that trains."""
+    value = 1.0 if text is None else real(text, "trainable_fraction", maximum=1.0)
+    return 1.0 if value is None else value
+
+
+def _word(text: str | None) -> str | None:
+    """Return a name as the rooms below spell it."""
+    return None if text is None else text.strip().casefold()
+
+
+def _node(domain: int | None) -> int:
+    """Return the accelerators of a node: those that the fast link joins, if that is a node's number."""
+    return domain if domain is not None and 1 < domain <= 16 else _GPUS_PER_NODE
+
+
+def inputs_of(model: str, options: Options, launch: Launch) -> dict[str, Any]:
+    """Return every value that was used, defaults included; None means the framework's own."""
+    recipe, par = launch.recipe, launch.par
+    tokens = launch.reads_tokens
+    adapter, quantization = recipe.adapter, recipe.quantization
+    return {
+        "model": model,
+        "gpu": launch.hardware.id or launch.hardware.name,
+        "gpus": launch.gpus,
+        "gpus_per_node": launch.gpus_per_node,
+        "headroom": launch.headroom,
+        "micro_batch": recipe.micro_batch,
+        "global_batch": launch.global_batch,
+        "grad_accum": recipe.grad_accum,
+        "seq_len": recipe.seq_len if tokens else None,
+        "encoder_seq_len": recipe.encoder_seq_len,
+        "packing": options["packing"],
+        "max_sample_len": whole(options["max_sample_len"], "max_sample_len"),
+        "dp": par.dp,
+        "tp": par.tp,
+        "pp": par.pp,
+        "vpp": par.vpp,
+        "cp": par.cp,
+        "ep": par.ep,
+        "etp": par.etp,
+        "sp": par.sp,
+        "zero": par.zero,
+        "sharding": par.sharding or launch.framework.sharding,
+        "hsdp_replicas": par.hsdp_replicas,
+        "pp_layout": None if par.layout is None else list(par.layout),
+        "schedule": par.schedule,
+        "framework": recipe.framework,
+        "precision": recipe.precision,
+        "optimizer": recipe.optimizer,
+        "optimizer_impl": recipe.optimizer_impl or launch.framework.optimizer_impl,
+        "optimizer_in_backward": recipe.optimizer_in_backward,
+        "recompute": recipe.recompute.mode,
+        "recompute_scope": recipe.recompute.scope,
+        "recompute_layers": recipe.recompute.layers,
+        "recompute_modules": list(recipe.recompute.modules),
+        "attention": recipe.attention or launch.framework.style.attention,
+        "loss": recipe.loss or launch.framework.style.loss,
+        "compile": recipe.compile,
+        "dropout": recipe.dropout,
+        "offload": sorted(recipe.offload),
+        "expandable_segments": recipe.expandable_segments,
+        "lora_rank": None if adapter is None else adapter.rank,
+        "lora_targets": [] if adapter is None else list(adapter.targets),
+        "lora_kind": None if adapter is None else adapter.kind,
+        "lora_dropout": None if adapter is None else adapter.dropout,
+        "modules_to_save": [] if adapter is None else list(adapter.modules_to_save),
+        "quantization": None if quantization is None else quantization.kind,
+        "double_quant": None if quantization is None else quantization.double,
+        "trainable_fraction": recipe.trainable_fraction,
+        "allow_uncertain": bool(options["allow_uncertain"]),
+        "max": options["max"],
+        "min": options["min"],
+    }

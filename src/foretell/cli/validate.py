@@ -1,0 +1,110 @@
+"""`foretell validate`: replay measured rows through the solvers and report the errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from foretell.cli._app import Verb
+from foretell.cli._options import OUTPUT, add
+from foretell.cli._values import one_of, real
+from foretell.errors import InputError
+
+__all__ = ["command"]
+
+_KINDS: Final = ("memory",)
+_WORST: Final = 10
+
+
+def _validate(kind: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
+    """Replay measured rows of a KIND (memory) and report how far the predictions are off.
+
+    Each line of FILE is one measured run. The answer is no (exit code 1) if --max-mape is given and not kept.
+    """
+    from foretell.cli._print import print_json  # noqa: PLC0415
+    from foretell.report.envelope import envelope  # noqa: PLC0415
+
+    kind = one_of(kind, "kind", _KINDS) or kind
+    if options["data"] is None:
+        raise InputError("names no file of measured rows", field="data", hint="For instance --data rows.jsonl")
+    limit = real(options["max_mape"], "max_mape")
+    path = Path(options["data"])
+    if not path.is_file():
+        raise InputError("is not a file that can be read", field="data", value=str(path))
+    from foretell.evidence.replay import replay  # noqa: PLC0415  # the folds: 150 ms
+
+    report: dict[str, Any] = replay(kind, path)
+    summary = report["summary"]
+    if options["json"]:
+        inputs = {"kind": kind, "data": str(path), "max_mape": limit}
+        notes = report.get("notes", [])
+        result = {key: value for key, value in report.items() if key not in ("notes", "sources")}
+        print_json(envelope("validate", inputs, result, notes=notes, sources=report.get("sources", [])))
+    elif options["quiet"]:
+        sys.stdout.write(_line("all", summary) + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in _screen(report))
+    mape = summary.get("mape_pct")
+    return 1 if not summary.get("n") or (limit is not None and (mape is None or mape > limit)) else 0
+
+
+def _screen(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the tables that people read."""
+    yield f"{'':<34}{'rows':>6}{'MAPE %':>9}{'median %':>10}{'p90 %':>8}{'bias %':>8}{'in 90 %':>9}"
+    yield _line("all", report["summary"])
+    for part in ("by_metric", "by_framework", "by_source", "by_confidence"):
+        for name, summary in (report.get(part) or report["summary"].get(part) or {}).items():
+            yield _line(f"{part.removeprefix('by_')} {name}", summary)
+    verdicts = report["summary"].get("verdict_accuracy_pct", report.get("verdict_accuracy_pct"))
+    if verdicts is not None:
+        false = report["summary"].get("false_fits", report.get("false_fits"))
+        yield f"verdicts right: {verdicts:.0f} %; false fits: {false}"
+    scored = [row for row in report["rows"] if row.get("error_pct") is not None]
+    scored.sort(key=lambda row: -abs(row["error_pct"]))
+    if scored:
+        yield f"furthest off (of {len(scored)}):"
+        yield from (f"  {row['error_pct']:+7.1f} %  {row['metric']:<12} {row['id']}"[:80] for row in scored[:_WORST])
+    reasons: dict[str, int] = {}
+    for row in report["rows"]:
+        if row.get("skipped"):
+            reasons[row["skipped"]] = reasons.get(row["skipped"], 0) + 1
+    if reasons:
+        yield "skipped:"
+        for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
+            yield f"  {count:>4}  {reason}"[:160]
+
+
+def _line(name: str, summary: Mapping[str, Any]) -> str:
+    """Write one summary as a line."""
+
+    def number(key: str, width: int) -> str:
+        value = summary.get(key)
+        return f"{'-' if value is None else format(value, '.1f'):>{width}}"
+
+    count = summary.get("n", 0)
+    cells = number("mape_pct", 9) + number("median_ape_pct", 10) + number("p90_ape_pct", 8)
+    return f"{name[:33]:<34}{count:>6}{cells}{number('bias_pct', 8)}{number('coverage_pct', 9)}"
+
+
+command = Verb(
+    "validate",
+    callback=_validate,
+    help=_validate.__doc__,
+    params=[click.Argument(["kind"])],
+    examples=(
+        "foretell validate memory --data rows.jsonl",
+        "foretell validate memory --data rows.jsonl --json",
+    ),
+)
+add(
+    command,
+    (
+        ("--data", "FILE", "Measured rows, one JSON object a line."),
+        ("--max-mape", "PCT", "Exit with 1 if the mean error is above this."),
+    ),
+)
+add(command, OUTPUT, "Output")

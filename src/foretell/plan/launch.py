@@ -1,0 +1,77 @@
+"""Launch: one training run as it would be started, ready to be forecast and to be changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from foretell.core.forecast import Forecast, forecast
+from foretell.machine import HardwareNode
+from foretell.recipe import Parallelism, TrainingRecipe
+from foretell.recipe.profile import Profile
+from foretell.recipe.profiles import profile
+
+if TYPE_CHECKING:
+    from foretell.arch import Architecture, Workload
+
+__all__ = ["Launch", "reads_tokens"]
+
+
+def reads_tokens(architecture: Architecture) -> bool:
+    """Whether any layer runs over a sequence of tokens (False: images or latents of a fixed size)."""
+    return any(block.stream != "sample" for stack in architecture.stacks for block in stack.blocks)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A model on a machine, with everything that decides its memory."""
+
+    workload: Workload
+    hardware: HardwareNode
+    recipe: TrainingRecipe
+    par: Parallelism
+    headroom: float = 0.10
+    """Share of the available memory that is to stay free."""
+    gpus_per_node: int = 8
+    given: frozenset[str] = frozenset()
+    """Names of the settings that the user stated; the others follow from them."""
+
+    @property
+    def framework(self) -> Profile:
+        """The framework's profile."""
+        return profile(self.recipe.framework)
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the model reads a sequence, whose length the user chooses."""
+        return reads_tokens(self.workload.architecture)
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators used."""
+        return self.par.world
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per optimizer step."""
+        return self.recipe.micro_batch * self.recipe.grad_accum * self.par.dp
+
+    def forecast(self, *, host: bool = False) -> Forecast:
+        """Ask what this run needs; `host` asks for the host's memory too, which no verdict depends on."""
+        return forecast(
+            self.workload,
+            self.hardware,
+            self.recipe,
+            self.par,
+            self.headroom,
+            gpus_per_node=self.gpus_per_node,
+            host=host,
+        )
+
+    def with_recipe(self, **changes: object) -> Launch:
+        """Return the launch with another recipe."""
+        return replace(self, recipe=self.recipe.with_(**changes))
+
+    def with_par(self, **changes: object) -> Launch:
+        """Return the launch with another parallelism."""
+        return replace(self, par=self.par.with_(**changes))
