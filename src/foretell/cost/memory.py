@@ -283,11 +283,14 @@ class StageFolder:
         """Reserved memory as the sum of stream pools: the compute stream's peak, gathers, and reduced gradients."""
         if not work.pools:
             return ()
-        extra = work.pools + base.gradients
+        one_stream = self.run.sharding == "simplefsdp"
+        extra = work.pools if one_stream else work.pools + base.gradients
         out = []
         for points in phases.values():
             for p in points:
-                size = Lin({k: v for k, v in p.size.items() if k[0] != "gradients" or "z" not in k[1]})
+                size = p.size
+                if not one_stream:  # sharded gradients live in the reduction stream's pool, all of them
+                    size = Lin({k: v for k, v in size.items() if k[0] != "gradients" or "z" not in k[1]})
                 out.append(Point(p.phase, p.operator, size + extra))
         return _prune(out)
 
