@@ -66,6 +66,10 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
     wide = cast(e, logits, 4.0, "tp", v, "logits.float") if st.logits_upcast and st.compute != 4.0 else logits
     wide.size = wide.size.as_category("logits")
     wide.held = wide.held or st.logits_held == "float"
+    if st.frames:
+        e.frame.append(logits)
+    if st.logits_shift:
+        wide = e.tape.node("logits.shift", [wide], wide.size, unit=wide.unit)
     lsm = e.tape.node("log_softmax", [wide], e.size(v, wide.unit, "tp", "logits"), unit=wide.unit)
     e.tape.nodes[-1].saved = (lsm,) if lsm.grad else ()
     return e.tape.node("nll_loss", [lsm], Lin(), saved=[lsm])

@@ -42,7 +42,8 @@ def gathered(folder: StageFolder, block: Block, wide: float, category: str = "ga
     out = Lin()
     for op in block.ops:
         for w in op.weights():
-            per = folder.plan.param_unit(op, w) if quant is not None and w.role == "matrix" else wide
+            quantized = quant is not None and w.role == "matrix"
+            per = folder.plan.param_unit(op, w) - folder.plan.scale_unit(op, w) if quantized else wide
             out.add(Lin.of(category, LOCAL[w.shard], w.elements * per))
     return out
 
@@ -206,7 +207,7 @@ def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
     micro_steps = folder.recipe.grad_accum > 1 or folder.par.pp > 1
 
     def whole_gradients(block: Block, wide: float, category: str) -> Lin:
-        return whole_gradient(folder.plan, block, wide, category, flat=kind == "fsdp1")
+        return whole_gradient(folder.plan, block, wide, category, flat=kind == "fsdp1" and not folder.profile.adapter_units)
 
     def forward(block: Block) -> Lin:
         return gathered(folder, block, compute) * 2.0

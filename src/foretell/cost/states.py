@@ -73,7 +73,7 @@ def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -
     if "grads" in offload:
         gradients = Lin()
     if "params" in offload:
-        weights = Lin()
+        weights = Lin({k: v for k, v in weights.items() if k[0] == "quantization_scales"})
     return StateTerms(shard(weights, zero), shard(gradients, zero), shard(master, zero), shard(optimizer, zero), trained)
 
 

@@ -173,6 +173,14 @@ class WeightPlan:
             return unit(q.rest)
         return unit(self.formats.param)
 
+    def scale_unit(self, op: Operator, w: Weight) -> float:
+        """Bytes of block scales per element of a quantised matrix.  They are attributes, not parameters (bitsandbytes
+        ``Params4bit.quant_state``): no sharding divides them."""
+        q = self.recipe.quantization
+        if q is None or not self.quantized(op) or w.role not in ("matrix", "head") or q.kind == "int8":
+            return 0.0
+        return self.param_unit(op, w) - 0.5
+
     def elements(self, block: Block) -> tuple[dict[str, float], dict[str, float], Lin]:
         """(trained elements by shard, trained matrix elements by shard, bytes of stored parameters) of a block."""
         trained: dict[str, float] = {}
@@ -181,7 +189,8 @@ class WeightPlan:
         for op in block.ops:
             train = self.trains(op)
             for w in op.weights():
-                stored.add(Lin.of("weights", LOCAL[w.shard], w.elements * self.param_unit(op, w)))
+                stored.add(Lin.of("weights", LOCAL[w.shard], w.elements * (self.param_unit(op, w) - self.scale_unit(op, w))))
+                stored.add(Lin.of("quantization_scales", LOCAL[w.shard], w.elements * self.scale_unit(op, w)))
                 if train:
                     trained[w.shard] = trained.get(w.shard, 0.0) + w.elements * self.recipe.trainable_fraction
                     if w.role in ("matrix", "expert"):

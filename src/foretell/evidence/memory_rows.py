@@ -42,6 +42,8 @@ def framework_of(row: Mapping[str, Any]) -> str:
     """The profile that a row's software names."""
     software = row["software"]
     name = software["framework"]
+    if "fsdp_qlora" in str(software.get("version", "")):
+        return "fsdp-qlora"
     if name == "other":
         text = f"{software.get('name', '')} {software.get('version', '')}".lower()
         if "peft" in text or "transformers" in text:

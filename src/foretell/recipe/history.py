@@ -29,6 +29,17 @@ HISTORY = (
         "litgpt", "bitsandbytes 9e753741 (0.43.2) drops the saved input; litgpt pinned 0.42.0 until d2ed13c3",
         until="2024-12-28", style=(("quantized_keeps_input", True),),
     ),
+    *(
+        Change(
+            name, "transformers 4.46 (loss/loss_utils.py): before, the model returned fp32 logits and shifted a copy of them",
+            until="2024-10-24", style=(("logits_held", "float"), ("logits_shift", True)),
+        )
+        for name in ("peft", "fsdp-qlora", "fsdp1", "fsdp2", "deepspeed")
+    ),
+    Change(
+        "hf-trainer", "transformers 4.46 (loss/loss_utils.py): before, the model shifted a copy of the fp32 logits",
+        until="2024-10-24", style=(("logits_shift", True),),
+    ),
     Change(
         "torchtitan", "pytorch/torchtitan e29b6b4d4: logits freed before the backward pass, fp32 cast moved into the loss",
         until="2024-06-12", style=(("logits_held", "float"),),

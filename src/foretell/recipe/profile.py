@@ -61,6 +61,9 @@ class Profile:
     sources_by_field: dict[str, str] = field(default_factory=dict, compare=False)
     rewrite: str = ""
     """The framework has model code of its own: a key of :data:`foretell.arch.rewrite.REWRITES`."""
+    adapter_units: bool = False
+    """Adapters are FSDP units of their own, so that frozen flat parameters get no gradient (peft ``utils/other.py``
+    ``fsdp_auto_wrap_policy``)."""
     lora_dropout: float = 0.0
     """Default dropout in front of LoRA."""
     quantized_rest: str = "bf16"

@@ -69,6 +69,8 @@ class Style:
     loss: LossStyle = "eager"
     logits_held: Literal["", "compute", "float"] = ""
     """The model's output keeps the logits alive through the backward pass, as computed or as their fp32 copy."""
+    logits_shift: bool = False
+    """The loss shifts a copy of the logits by one token instead of the labels."""
     logits_upcast: bool = True
     dropout: float | None = None
     """Overrides every dropout probability of the model (None: the model's own)."""
