@@ -105,4 +105,7 @@ def total(forms: Iterable[Mapping[Key, float]]) -> Lin:
 
 def dominates(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
     """Whether ``a`` is at least ``b`` whatever the (non-negative) monomials are."""
-    return all(a.get(k, 0.0) >= v for k, v in b.items() if v > 0) and all(b.get(k, 0.0) <= 0 for k in a if a[k] < 0)
+    for key, value in b.items():
+        if a.get(key, 0.0) < value:
+            return False
+    return all(value >= 0 or key in b for key, value in a.items())

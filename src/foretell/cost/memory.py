@@ -7,7 +7,7 @@ another level covers whatever the run's sizes are dropped).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from foretell.arch.architecture import Architecture, Block, Stack
@@ -155,6 +155,7 @@ class StageFolder:
                 if isinstance(op, Linear):
                     whole.add(Lin.of("activations", "1/tp" if op.split else "1/1", op.parameters * self.style.compute))
             memory = replace(memory, saved=memory.saved + whole)
+        memory = replace(memory, forward=_prune(memory.forward), backward=_prune(memory.backward))
         own = states([(block, 1.0)], self.plan, self.par.zero)
         if self.unreduced:
             own = replace(own, gradients=whole_gradient(self.plan, block, unit(self.plan.formats.compute), "gradients", flat=True))
@@ -315,16 +316,13 @@ def _is_token_table(op: object) -> bool:
     return isinstance(op, Embedding) and op.vocab
 
 
-def _prune(points: list[Point]) -> tuple[Point, ...]:
-    """Drop the levels that another level covers."""
-    kept: list[tuple[Point, dict[str, float]]] = []
-    for p in points:
-        size = p.flat
-        if any(dominates(other, size) for _, other in kept):
-            continue
-        kept = [(q, other) for q, other in kept if not dominates(size, other)]
-        kept.append((p, size))
-    return tuple(p for p, _ in kept)
+def _prune(points: Iterable[Point]) -> tuple[Point, ...]:
+    """Drop the levels that another level covers (a covering level has the larger sum, so it comes first)."""
+    kept: list[Point] = []
+    for p in sorted(points, key=lambda p: -sum(p.flat.values())):
+        if not any(dominates(other.flat, p.flat) for other in kept):
+            kept.append(p)
+    return tuple(kept)
 
 
 __all__ = ["Buffers", "StageFold", "fold_stage", "stages"]
