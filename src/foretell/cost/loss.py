@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from foretell.arch.operators import Head
 from foretell.cost.linear import Lin
-from foretell.cost.saved import RULES, Emitter, cast, frozen_saves, lora, scale_and_bias
+from foretell.cost.saved import RULES, Emitter, cast, cast_weights, frozen_saves, lora, scale_and_bias
 from foretell.cost.tape import Tensor
 
 CHUNKS = 8
@@ -24,7 +24,7 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
     trains = e.weights.trains(op) and not op.tied
     tied_grad = op.tied and e.weights.recipe.adapter is None
     wgrad = e.weights.tied_gradient(op) if tied_grad else e.weights.gradient(op)
-    keeps = [x] if trains or tied_grad else frozen_saves(e, op, x)
+    keeps = [x, *cast_weights(e, op, True)] if trains or tied_grad else frozen_saves(e, op, x)
     gather = e.work(op.dim, st.compute, "1") if st.sequence_parallel else Lin()
     form = st.loss if e.loss else "none"
     if form == "fused-linear":
@@ -60,6 +60,12 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
         wide = e.tape.node("logits.float", [logits], e.size(v, 4.0, "tp", "logits"), work=copy, unit=4.0)
         e.tape.nodes[-1].saved = (wide,)
         return e.tape.node("cross_entropy", [wide], Lin(), saved=[wide], passes=True)
+    if form == "vocab-parallel-copies":
+        # nanotron parallel/tensor_parallel/functional.py sharded_cross_entropy: the fp32 logits outlive the forward of the
+        # loss, whose softmax is a new tensor that becomes the gradient in place
+        size = e.size(v, 4.0, "tp", "logits")
+        wide = e.tape.node("logits.float", [logits], size, unit=4.0)
+        return e.tape.node("cross_entropy", [wide], Lin(), saved=[e.tape.extra("softmax", size)], passes=True, bwork=size * 0.5)
     logits.held = st.logits_held == "compute"
     if form == "loss-parallel" or (form == "eager" and st.sequence_parallel):
         return _loss_parallel(e, op, logits)

@@ -49,6 +49,8 @@ class _Layer:
     states: StateTerms
     unfreed: Lin = field(default_factory=Lin)
     """Kept outside autograd's saved tensors (:class:`~foretell.cost.saved.Emitter`)."""
+    cached: Lin = field(default_factory=Lin)
+    """Copies of weights that the autocast cache keeps until a checkpointed forward pass has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,11 @@ class Segment:
         for layer in self.layers:
             out.add(layer.memory.saved, layer.count)
         return out
+
+    @property
+    def wgrad(self) -> Lin:
+        """Weight gradients that autograd makes here."""
+        return total(layer.memory.wgrad * layer.count for layer in self.layers)
 
     @property
     def gradients(self) -> Lin:
@@ -93,6 +100,8 @@ class StageFolder:
         self.unreduced = run.profile.no_sync and self.recipe.grad_accum > 1 and run.sharding == "fsdp1" and self.par.zero == 3
         """Micro-batches leave whole gradients behind: reduction waits for the last one."""
         self.fresh = not self.accumulates
+        self.transient = self.accumulates and not run.profile.autograd_gradients
+        """A weight gradient is freed as soon as it has been accumulated."""
         self._made: dict[tuple[Block, str, bool], _Layer] = {}
         self.head_carried: tuple[Lin, Lin, int] = (Lin(), Lin(), -1)
         """Previous micro-batch: logits, tensors the backward pass did not free, node that replaces the logits."""
@@ -148,7 +157,7 @@ class StageFolder:
             return replace(self._made[key], count=count)
         e = self.emitter(block, input_grad=flows)
         out = e.emit()
-        memory = layer_pass(e.tape, out, mode, self.recipe.recompute, self.style, accumulate=self.accumulates)
+        memory = layer_pass(e.tape, out, mode, self.recipe.recompute, self.style, accumulate=self.transient)
         if self.style.sac_abs and mode == "selective" and self.recipe.fp8_recipe == "rowwise":
             whole = Lin()
             for op in block.ops:
@@ -159,7 +168,7 @@ class StageFolder:
         own = states([(block, 1.0)], self.plan, self.par.zero)
         if self.unreduced:
             own = replace(own, gradients=whole_gradient(self.plan, block, unit(self.plan.formats.compute), "gradients", flat=True))
-        self._made[key] = _Layer(block, count, memory, own, total(e.unfreed.values()))
+        self._made[key] = _Layer(block, count, memory, own, total(e.unfreed.values()), Lin() if memory.keeps else e.copies)
         return self._made[key]
 
     def emitter(self, block: Block, *, input_grad: bool = True, loss: bool = False) -> Emitter:
@@ -175,7 +184,7 @@ class StageFolder:
         held = [(i, t) for i, node in enumerate(e.tape.nodes) for t in node.outs if t.held]
         if loss and held:
             self.head_carried = total(t.size for _, t in held), total(e.unfreed.values()), held[0][0]
-        return e.tape.run(out, accumulate=self.accumulates)
+        return e.tape.run(out, accumulate=self.transient)
 
     def carried(self) -> tuple[Lin, Lin]:
         """What is left of the previous micro-batch while the next forward pass runs: logits, unfreed tensors."""
@@ -187,6 +196,10 @@ class StageFolder:
                 if layer.memory.keeps:
                     unfreed = unfreed + layer.unfreed * layer.count
         return logits, unfreed
+
+    def cached(self) -> Lin:
+        """Weight copies of checkpointed layers, in autocast's cache until the forward pass has ended."""
+        return total(layer.cached * layer.count for segment in self.segs for layer in segment.layers)
 
     @property
     def leaf_embeddings(self) -> bool:
@@ -227,6 +240,7 @@ class StageFolder:
             base = replace(base, gradients=total(s.gradients for s in self.segs))
         work = buffers(self)
         old_logits, unfreed = self.carried()
+        unfreed = unfreed + self.cached()
         resident = base.resident() + work.resident
         if self.accumulates:
             resident = resident + base.gradients
@@ -253,8 +267,11 @@ class StageFolder:
                     phases["forward"].append(Point("forward", _at(layer, p), rest + p.size + ws_f + old_logits + unfreed))
                 for p in layer.memory.backward:
                     phases["backward"].append(Point("backward", _at(layer, p), rest + p.size + ws_b + grads_after[j]))
-                    if self.fresh:
-                        early = grads_after[j] + segment.gradients - layer.states.gradients
+                    if self.fresh or not self.transient:
+                        own, all_own = layer.states.gradients, segment.gradients
+                        if not self.fresh:
+                            own, all_own = layer.memory.wgrad, segment.wgrad
+                        early = grads_after[j] + all_own - own
                         phases["backward"].append(Point("backward", _at(layer, p), bottom + p.size + ws_b + early))
         if head is not None:
             # every prediction layer has a loss of its own, kept until the main one has run
@@ -262,8 +279,11 @@ class StageFolder:
             for i, p in enumerate(head.forward + head.backward):
                 old = (old_logits if i <= self.head_carried[2] else Lin()) + (unfreed if i < len(head.forward) else Lin())
                 phases["loss"].append(Point("loss", f"head.{p.operator}", top + p.size + work.head + old))
-        if embed is not None and self.fresh:
+        if embed is not None and (self.fresh or not self.transient):
             everything = resident + base.gradients + work.late + held
+            if not self.fresh:  # other micro-batches are still in flight
+                passing = total(s.saved for s in self.segs if s.chunk == 0) + embed.saved
+                everything = kept_all - passing + grads_after[0] + self.segs[0].wgrad + embed.wgrad
             for p in embed.backward:
                 phases["backward"].append(
                     Point("backward", f"embed.{p.operator}", everything + p.size - embed.wgrad + work.head)
@@ -299,12 +319,12 @@ class StageFolder:
         """Gradients that exist when the backward pass reaches each segment (fresh gradients only)."""
         out: list[Lin] = []
         made = Lin(late)
-        if head is not None and self.fresh and not late:
-            made.add(shard(head.wgrad, self.par.zero))
+        if head is not None and not self.transient and not late:
+            made.add(shard(head.wgrad, self.par.zero) if self.fresh else head.wgrad)
         for segment in reversed(self.segs):
             out.append(Lin(made))
-            if self.fresh:
-                made.add(segment.gradients)
+            if not self.transient:
+                made.add(segment.gradients if self.fresh else segment.wgrad)
         return out[::-1]
 
 

@@ -18,6 +18,7 @@ from foretell.arch.operators import (
 )  # fmt: skip
 from foretell.cost.linear import Lin
 from foretell.cost.tape import Tape, Tensor
+from foretell.cost.weights import LOCAL
 from foretell.recipe.style import Style
 
 ROWS = {"text": "T", "encoder": "E", "sample": "B"}
@@ -47,6 +48,8 @@ class Emitter:
     env: dict[str, Tensor] = field(init=False, default_factory=dict)
     unfreed: dict[Tensor, Lin] = field(init=False, default_factory=dict)
     """Storages kept outside autograd's saved tensors: they live as long as the graph, not until their backward ran."""
+    copies: Lin = field(init=False, default_factory=Lin)
+    """Compute-format copies of trained weights (autocast)."""
     frame: list[Tensor] = field(init=False, default_factory=list)
     """Tensors that a local variable keeps until the block ends."""
     places: dict[Tensor, Place] = field(init=False, default_factory=dict)
@@ -134,8 +137,9 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
     trains = plan.trains(op)
     work, bwork = plan.weight_copy(op)
     if st.sequence_parallel and op.split == "col":
-        work = work + e.work(op.d_in, st.compute, "1")
-        bwork = bwork + e.work(op.d_in, st.compute, "1") * (2 if trains else 1)
+        gathers = 0 if st.gather_buffers else 1
+        work = work + e.work(op.d_in, st.compute, "1") * gathers
+        bwork = bwork + e.work(op.d_in, st.compute, "1") * (gathers + trains)
     if st.sequence_parallel and op.split == "row":
         work = work + e.work(op.d_out, st.compute, "1")
         bwork = bwork + e.work(op.d_out, st.compute, "1")
@@ -145,7 +149,7 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
         if st.fp8_inputs and x.unit > 1:
             kept = e.tape.extra(f"{op.name}.fp8", e.size(op.d_in, 1.0, in_shard))
         saved.append(kept)
-    saved += frozen_saves(e, op, x)
+    saved += frozen_saves(e, op, x) + cast_weights(e, op, trains)
     out = e.tape.node(
         op.name, [x], e.size(op.d_out, inner, out_shard), saved=saved, work=work, bwork=bwork,
         wgrad=plan.gradient(op), trainable=trains, unit=inner,
@@ -180,6 +184,22 @@ def frozen_saves(e: Emitter, op: Linear | Head, x: Tensor) -> list[Tensor]:
     copy, shard = float(max(w.elements for w in op.weights())) * st.compute, "tp" if isinstance(op, Head) or op.split else "1"
     rows = "K" if e.loss and st.loss == "list-chunked" else "1"
     return [e.tape.extra(f"{op.name}.weight_copy", Lin.of("weight_copies", f"{rows}/{shard}", copy))]
+
+
+def cast_weights(e: Emitter, op: Linear | Head, trains: bool) -> list[Tensor]:
+    """Autocast's compute-format copy of a trained weight: made once, kept for the gradient of the matmul's input, and
+    by the autocast cache until the forward pass ends (pytorch ``aten/src/ATen/autocast_mode.cpp`` ``cached_cast``)."""
+    st, plan = e.style, e.weights
+    if not st.autocast or not trains:
+        return []
+    out = Lin()
+    for w in op.weights():
+        if w.role != "vector" and plan.param_unit(op, w) > st.compute:
+            out.add(Lin.of("weight_copies", LOCAL[w.shard], w.elements * st.compute))
+    if isinstance(op, Head) and op.tied:
+        out = Lin.of("weight_copies", LOCAL["tp"], float(op.rows) * op.dim * st.compute)
+    e.copies.add(out)
+    return [e.tape.extra(f"{op.name}.weight_copy", out)] if out else []
 
 
 def scale_and_bias(e: Emitter, op: Linear | Head, y: Tensor, width: float, shard: str) -> Tensor:
@@ -264,6 +284,8 @@ def rope(e: Emitter, op: Rope, x: Tensor) -> Tensor:
         b = e.tape.node(f"{op.name}.sin", [turned], size, unit=unit)
         return e.tape.node(op.name, [a, b], size, passes=True, unit=unit)
     work = e.work(w, unit, "tp") if e.style.rope == "eager" else Lin()
+    if e.style.rope == "inplace":  # the projection itself is turned
+        return e.tape.node(op.name, [x], view=True)
     if e.style.rope == "complex":
         work = e.work(w, 4.0, "tp") * 2
     return e.tape.node(op.name, [x], e.size(w, unit, "tp"), work=work, bwork=work, unit=unit)
@@ -297,6 +319,10 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         ring = e.work(op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0 if st.ring else Lin()
         if form in ("te", "efficient"):
             accumulator = Lin()
+        if st.packed_kv:
+            pack = e.tape.node(f"{op.name}.pack_kv", [k, v], e.size(op.kv_heads * (op.head_dim + op.v_dim), unit, "tp"), unit=unit)
+            k = v = pack
+            node_saved = [q, pack, lse]
         if st.ring:
             node_saved.append(e.tape.extra(f"{op.name}.ring", out_size))
             accumulator = accumulator + ring + e.work(op.heads * op.head_dim + op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0
