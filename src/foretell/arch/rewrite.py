@@ -31,7 +31,16 @@ def litgpt(arch: Architecture) -> Architecture:
     return replace(arch, stacks=stacks, head=head, tied=False)
 
 
-def _litgpt_block(ops: tuple[Operator, ...], capped: bool) -> tuple[Operator, ...]:
+@lru_cache(maxsize=256)
+def merged_qkv(arch: Architecture) -> Architecture:
+    """One projection for q, k and v (nanotron/models/llama.py ``qkv_proj``)."""
+    return replace(
+        arch, stacks=tuple(replace(s, blocks=tuple(replace(b, ops=_merge(b.ops)) for b in s.blocks)) for s in arch.stacks)
+    )
+
+
+def _merge(ops: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """Merge ``q_proj``, ``k_proj`` and ``v_proj`` into ``qkv``, or name the merged projection so."""
     out: list[Operator] = []
     names: dict[str, str] = {}
     core = next((o for o in ops if isinstance(o, Attention)), None)
@@ -39,15 +48,27 @@ def _litgpt_block(ops: tuple[Operator, ...], capped: bool) -> tuple[Operator, ..
         return ops
     widths = (core.heads * core.head_dim, core.kv_heads * core.head_dim, core.kv_heads * core.v_dim)
     parts = tuple(zip(QKV, widths, strict=True))
-    previous: Operator | None = None
     for op in ops:
-        source, previous = previous, op
         op = replace(op, ins=tuple(names.get(i, i) for i in op.ins))
-        if isinstance(op, Linear) and op.name in QKV[1:] and "qkv" in names.values():
+        if isinstance(op, Linear) and op.name in QKV[1:] and names:
             names[op.name] = "qkv"
         elif isinstance(op, Linear) and op.name in (QKV[0], *MERGED_QKV):
             names[op.name] = "qkv"
             out.append(replace(op, name="qkv", d_out=sum(widths), parts=parts))
+        else:
+            out.append(op)
+    return tuple(out)
+
+
+def _litgpt_block(ops: tuple[Operator, ...], capped: bool) -> tuple[Operator, ...]:
+    out: list[Operator] = []
+    names: dict[str, str] = {}
+    previous: Operator | None = None
+    for op in _merge(ops):
+        source, previous = previous, op
+        op = replace(op, ins=tuple(names.get(i, i) for i in op.ins))
+        if isinstance(op, Linear) and op.name == "qkv":
+            out.append(op)
         elif isinstance(op, Linear) and op.name == "gate_up_proj":
             for half in ("gate_proj", "up_proj"):
                 out.append(replace(op, name=f"mlp.{half}", d_out=op.d_out // 2))
@@ -94,4 +115,4 @@ def _with_prompt(block: Block, hidden: int, rows: int) -> Block:
     return replace(block, ops=tuple(out))
 
 
-REWRITES: dict[str, Callable[[Architecture], Architecture]] = {"litgpt": litgpt}
+REWRITES: dict[str, Callable[[Architecture], Architecture]] = {"litgpt": litgpt, "merged-qkv": merged_qkv}

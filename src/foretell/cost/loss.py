@@ -36,6 +36,8 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
         op.name, [x], e.size(v, st.compute, "tp", "logits"), saved=keeps, wgrad=wgrad, trainable=trains or tied_grad,
         work=gather + copy, bwork=gather + bcopy, unit=st.compute,
     )  # fmt: skip
+    if form == "output-chunked":
+        return _output_chunked(e, op, logits)
     if form == "list-chunked":
         return _list_chunked(e, op, x, logits)
     adapter = e.weights.adapter(op)
@@ -50,6 +52,11 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
     if form == "te-fused":  # the gradient overwrites the logits
         e.tape.nodes[-1].saved = (*e.tape.nodes[-1].saved, logits)
         return e.tape.node("cross_entropy", [logits], Lin(), saved=[logits], passes=True)
+    if form == "compiled" and st.logits_float and st.compute != 4.0:
+        # the compiled backward fills and scatters a [tokens, vocabulary] tensor beside the gradient
+        size = e.size(v, 4.0, "tp", "logits")
+        wide = e.tape.node("logits.float", [logits], size, unit=4.0)
+        return e.tape.node("cross_entropy", [wide], Lin(), saved=[wide], bwork=size)
     if form == "compiled":
         lse = e.tape.extra("lse", e.size(2, 4.0, "1", "logits"))
         return e.tape.node("cross_entropy", [logits], Lin(), saved=[logits, lse])
@@ -87,6 +94,26 @@ def _chunked(e: Emitter, op: Head, logits: Tensor) -> Tensor:
     wide = e.work(v / CHUNKS, 4.0, "tp") * 1
     lsm = e.tape.extra("log_softmax", e.size(v, 4.0, "tp", "logits"))
     return e.tape.node("cross_entropy", [logits], Lin(), saved=[lsm], work=wide, bwork=wide)
+
+
+def _output_chunked(e: Emitter, op: Head, logits: Tensor) -> Tensor:
+    """torchtune's chunked loss: the output projection gives a list of chunks, the loss reads one after the other.
+
+    Autograd runs every chunk's loss backward before the first projection's, and each chunk's gradient replaces its
+    logits (or, in eager code, its fp32 log-probabilities).  The projection's weight gradient is summed over the
+    chunks: the sum and one chunk's are there together.
+    """
+    v, st = float(op.rows), e.style
+    node = e.tape.nodes[-1]
+    node.saved = (*node.saved, logits)
+    node.bwork = node.bwork + node.wgrad.as_category("temporaries")
+    chunk = e.work(v / CHUNKS, 1.0, "tp")
+    if st.loss_compiled:
+        return e.tape.node("cross_entropy", [logits], Lin(), saved=[logits], passes=True, bwork=chunk * st.compute)
+    lsm = e.tape.extra("log_softmax", e.size(v, 4.0, "tp", "logits"))
+    return e.tape.node(
+        "cross_entropy", [logits], Lin(), saved=[lsm, logits], passes=True, work=chunk * 4.0, bwork=chunk * (8.0 + st.compute)
+    )
 
 
 LIST_CHUNK = 128

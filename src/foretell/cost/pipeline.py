@@ -61,6 +61,24 @@ def split(layers: int, pp: int, vpp: int = 1, layout: Sequence[int] | None = Non
     ]
 
 
+def by_cost(costs: Sequence[float], head: float, pp: int) -> tuple[int, ...]:
+    """Layers of each stage when a stage closes once the cumulative cost reaches its share (nanotron ``build_model``).
+
+    ``costs`` of the layers in order; ``head`` comes after them.
+
+    >>> by_cost([1.0] * 16, 4.0, 4)
+    (5, 5, 5, 1)
+    """
+    whole = sum(costs) + head
+    out, done, rank = [0] * pp, 0.0, 0
+    for cost in costs:
+        out[rank] += 1
+        done += cost
+        if done >= whole * (rank + 1) / pp and rank < pp - 1:
+            rank += 1
+    return tuple(out)
+
+
 def in_flight(schedule: str, pp: int, stage: int, vpp: int, micro_batches: int) -> tuple[float, ...]:
     """Micro-batches whose activations each chunk of a stage keeps at the stage's peak.
 
@@ -84,6 +102,19 @@ def in_flight(schedule: str, pp: int, stage: int, vpp: int, micro_batches: int) 
     else:
         one = min(m, pp - stage)
     return (float(one),) * vpp
+
+
+def saturation(schedule: str, pp: int, vpp: int) -> int | None:
+    """Micro-batches from which on no stage keeps more (None: never, GPipe); at least 2, since one accumulates nothing.
+
+    >>> [saturation(s, 8, 1) for s in ("1f1b", "zb-v", "dualpipe")], saturation("interleaved-1f1b", 4, 2)
+    ([8, 8, 9], 6)
+    """
+    if schedule == "gpipe":
+        return None
+    if schedule == "interleaved-1f1b" and vpp > 1:
+        return max(2, -(-(2 * (pp - 1) + (vpp - 1) * pp + 1) // vpp))
+    return max(2, pp + (schedule == "dualpipe"))
 
 
 def stages(

@@ -87,11 +87,16 @@ def buffers(folder: StageFolder) -> Buffers:
     elif kind == "ddp" and par.dp > 1 and folder.profile.ddp_bucket:
         for block, n in folder.blocks():
             elements, _, _ = folder.plan.elements(block)
-            wide = unit(folder.recipe.adapter.dtype) if folder.recipe.adapter else unit(folder.plan.formats.grad)
+            # buckets hold what autograd makes, not what accumulates
+            kind_of = folder.plan.formats.wgrad if folder.profile.gradients == "buffer" else folder.plan.formats.grad
+            wide = unit(folder.recipe.adapter.dtype) if folder.recipe.adapter else unit(kind_of)
             for key, count in elements.items():
                 resident.add(Lin.of("communication_buffers", LOCAL[key], n * count * wide))
     if folder.profile.megatron:
         resident.add(megatron_resident(folder))
+    if folder.style.gather_buffers and folder.style.sequence_parallel:
+        wide = 2.0 * folder.arch.hidden * unit(folder.plan.formats.compute)
+        resident.add(Lin.of("communication_buffers", "T/1", wide))
     return Buffers(resident, _nothing, _nothing, Lin(), step)
 
 

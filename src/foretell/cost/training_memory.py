@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import foretell.cost.loss  # noqa: F401  (registers the loss rules)
-from foretell.arch.architecture import Architecture
+from foretell.arch.architecture import Architecture, Block
+from foretell.arch.operators import Head
 from foretell.arch.rewrite import REWRITES, prompt_tuned
 from foretell.cost.evaluate import Basis, Sizes, breakdown, evaluate
 from foretell.cost.memory import StageFold, fold_stage
-from foretell.cost.pipeline import stages
+from foretell.cost.pipeline import by_cost, saturation, stages
 from foretell.cost.tape import Point
 from foretell.cost.weights import WeightPlan
 from foretell.recipe.resolve import Run
@@ -44,7 +45,8 @@ class StageMemory:
 def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
     """The stages of a run as linear forms; cached on everything but the numeric sizes."""
     recipe, par = run.recipe, run.par
-    cap = min(recipe.grad_accum, 1 + 2 * par.pp * par.vpp) if run.schedule != "gpipe" else recipe.grad_accum
+    most = saturation(run.schedule, par.pp, par.vpp)
+    cap = recipe.grad_accum if most is None else min(recipe.grad_accum, most)
     key_recipe = replace(recipe, micro_batch=1, seq_len=1, encoder_seq_len=None, grad_accum=cap)
     # only whether a degree is above one decides which terms exist
     key_par = replace(
@@ -52,6 +54,13 @@ def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
         hsdp_replicas=1,
     )  # fmt: skip
     return _folded(arch, replace(run, recipe=key_recipe, par=key_par))
+
+
+def matrix_elements(block: Block) -> float:
+    """Multiplications of one token in a block's matrices (its output projection included)."""
+    return float(sum(w.elements for op in block.ops for w in op.weights() if w.role in ("matrix", "head"))) + sum(
+        float(op.rows * op.dim) for op in block.ops if isinstance(op, Head) and op.tied
+    )
 
 
 @lru_cache(maxsize=512)
@@ -68,6 +77,10 @@ def _folded(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
     even = run.profile.name.startswith("megatron")
     par = run.par
     layout = par.layout
+    if layout is None and profile.split == "cost" and par.pp > 1:
+        main = arch.main
+        costs = [matrix_elements(main.blocks[i]) for i in main.pattern]
+        layout = by_cost(costs, matrix_elements(arch.head), par.pp)
     return tuple(
         fold_stage(arch, plan, run, stage)
         for stage in stages(arch.layers, par.pp, par.vpp, run.schedule, run.recipe.grad_accum, layout, even=even)

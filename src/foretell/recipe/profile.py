@@ -72,6 +72,13 @@ class Profile:
     """A quantised base includes the output projection."""
     dequantized: str = ""
     """Format a quantised matrix is dequantised to, where it is then cast to the compute format (empty: compute)."""
+    split: Literal["even", "cost"] = "even"
+    """How layers are put on pipeline stages without a layout; cost: by multiplications, embedding and head included."""
+    autograd_gradients: bool = False
+    """Beside persistent main gradients, autograd's own live until the micro-batch's backward pass has ended."""
+    compiles: Literal["layers", "model", "kernels"] = "layers"
+    """What ``compile`` covers: each layer, the whole model, or (kernels) only how operators are fused, so that what is
+    kept stays as in eager code."""
     no_sync: bool = False
     """Gradient accumulation skips reduction: FSDP keeps whole gradients between micro-batches."""
     aliases: tuple[str, ...] = ()

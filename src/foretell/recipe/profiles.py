@@ -128,9 +128,21 @@ _ALL = (
         gradients="buffer", ddp_bucket=False, optimizer_impl="fused",
     ),
     Profile(
+        # torchtune/modules: rms_norm.py (fp32, type_as), attention.py (keys and values expanded), transformer.py
+        # (output(h).float(), chunked_output), loss/ce_chunked_output_loss.py; recipes/configs: fused AdamW
         name="torchtune", title="torchtune recipes, all-bf16",
-        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", loss="chunked"),
-        formats={**_PURE, "bf16": _pure("bf16")}, sources=("pytorch/torchtune torchtune/modules",), sharding="fsdp2", zero=(0, 3),
+        style=Style(
+            norm="eager", gate="eager", rope="eager", attention="flash", gqa_expand=True, loss="output-chunked", logits_float=True,
+        ),
+        formats={**_PURE, "bf16": _pure("bf16")}, sources=("pytorch/torchtune 1814feb17",), sharding="fsdp2", zero=(0, 3),
+        losses=(("eager", "eager"), ("chunked", "output-chunked")), optimizer_impl="fused",
+    ),
+    Profile(
+        # thunder/benchmarks/benchmark_litgpt.py: LitGPT's model, one fused graph whose saved tensors are eager code's
+        name="thunder", title="lightning-thunder on LitGPT models, bf16-true",
+        style=Style(norm="eager", gate="eager", rope="eager", attention="flash", gqa_expand=True, loss="eager"),
+        formats={**_PURE, "bf16": _pure("bf16")}, sources=("Lightning-AI/lightning-thunder benchmark_litgpt.py",),
+        aliases=("lightning-thunder",), sharding="fsdp2", zero=(0, 2, 3), optimizer_impl="fused", compiles="kernels",
     ),
     Profile(
         # litgpt/finetune/lora.py: lora_dropout, no_backward_sync, `logits` held by the loop; utils.chunked_cross_entropy;
@@ -151,9 +163,16 @@ _ALL = (
     ),
     Profile(
         name="nanotron", title="nanotron",
-        style=Style(norm="fused", gate="eager", rope="eager", attention="flash", loss="vocab-parallel"),
-        formats=_MEGATRON, sources=("huggingface/nanotron",), sharding="distopt", zero=(0, 1), default_zero=1, pipeline=True, tensor=True,
-        sequence_parallel=True, gradients="buffer",
+        # src/nanotron/models/llama.py (qkv_proj, flash_rotary in place, kv concatenated), nn/layer_norm.py (fused),
+        # parallel/tensor_parallel (gathers into MemoryBuffer, sharded_cross_entropy), optim/gradient_accumulator.py (fp32),
+        # models/base.py build_model (stages by cost); scripts/scaling_benchmarks.py: REDUCE_SCATTER, fused AdamW
+        style=Style(
+            norm="fused", gate="eager", rope="inplace", packed_kv=True, attention="flash", loss="vocab-parallel-copies",
+            gather_buffers=True,
+        ),
+        formats=_MEGATRON, sources=("huggingface/nanotron e24d2483",), sharding="distopt", zero=(0, 1), default_zero=1,
+        pipeline=True, tensor=True, sequence_parallel=True, gradients="buffer", autograd_gradients=True, optimizer_impl="fused",
+        losses=(("vocab-parallel", "vocab-parallel-copies"),), rewrite="merged-qkv", split="cost",
     ),
 )  # fmt: skip
 PROFILES: dict[str, Profile] = {p.name: p for p in _ALL}

@@ -11,11 +11,11 @@ from typing import Literal
 
 NormStyle = Literal["eager", "fused", "compiled"]
 GateStyle = Literal["eager", "fused", "compiled", "lean"]
-RopeStyle = Literal["eager", "fused", "complex", "composite"]
+RopeStyle = Literal["eager", "fused", "inplace", "complex", "composite"]
 AttentionStyle = Literal["eager", "flash", "efficient", "te"]
 LossStyle = Literal[
     "hf", "eager", "chunked", "compiled", "fused-linear", "vocab-parallel", "native-fused", "loss-parallel", "te-fused", "mse",
-    "list-chunked",
+    "list-chunked", "output-chunked", "vocab-parallel-copies",
 ]  # fmt: skip
 ExpertStyle = Literal["grouped", "alltoall"]
 
@@ -43,6 +43,10 @@ class Style:
     heads_first: bool = False
     """Queries are laid out heads first when attention gets them (rope by concatenation); the kernel's output takes their
     layout (``at::empty_like``), so that putting the heads side by side is a copy."""
+    packed_kv: bool = False
+    """Keys and values are copied into one tensor for the kernel while the merged projection lives on as the queries."""
+    gather_buffers: bool = False
+    """Sequence parallelism gathers inputs into global buffers that are never freed."""
     gqa_expand: bool = False
     """Keys and values are repeated to the number of query heads before the attention call."""
     softmax: float = 4.0
@@ -72,6 +76,12 @@ class Style:
     logits_shift: bool = False
     """The loss shifts a copy of the logits by one token instead of the labels."""
     logits_upcast: bool = True
+    logits_float: bool = False
+    """The model's own code returns fp32 logits, so that a compiled loss reads those."""
+    loss_compiled: bool = False
+    """A chunked loss is compiled: it keeps its chunk of logits instead of fp32 log-probabilities."""
+    edge_norm: Literal["", "eager", "fused"] = ""
+    """Style of the norms outside the layers, where only the layers are compiled (empty: as ``norm``)."""
     dropout: float | None = None
     """Overrides every dropout probability of the model (None: the model's own)."""
     attention_dropout: float | None = None
