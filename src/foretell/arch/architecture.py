@@ -32,14 +32,23 @@ class Block:
     shared: bool = False
     """True when another block of the stack owns its weights (ALBERT runs one layer many times)."""
 
+    borrowed: tuple[str, ...] = ()
+    """Names of operators whose weights an earlier layer owns (Zamba 2's shared transformer runs in many layers)."""
+
     def weights(self) -> Iterator[Weight]:
         if not self.shared:
             for op in self.ops:
-                yield from op.weights()
+                if op.name not in self.borrowed:
+                    yield from op.weights()
 
     @cached_property
     def parameters(self) -> int:
         return sum(w.elements for w in self.weights())
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether it has a cross attention."""
+        return any("memory" in op.ins for op in self.ops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +81,8 @@ class Quantized:
     skip: tuple[str, ...] = ()
     """Names (or globs) of modules left in ``rest`` precision."""
     detail: str = ""
+    groups: tuple[tuple[str, float], ...] = ()
+    """(name or glob, bits) of modules stored in a way of their own; with ``bits`` = 0 the others are not quantised."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +127,14 @@ class Architecture:
     def layers(self) -> int:
         return self.main.layers
 
+    @property
+    def memory(self) -> Block | None:
+        """The block whose output the trunk's cross attentions read."""
+        if len(self.stacks) < 2 or not any(b.reads_memory for b in self.main.blocks):
+            return None
+        before = self.stacks[-2]
+        return before.blocks[before.pattern[-1]]
+
     @cached_property
     def parameters(self) -> int:
         """Exact number of parameters of the module."""
@@ -132,6 +151,13 @@ class Architecture:
                     share = w.elements * top // experts if w.shard == "ep" and experts else w.elements
                     total += n * share
         return total
+
+    @cached_property
+    def checkpoint_bytes(self) -> int | None:
+        """Bytes of the stored weights, quantised as the file says; None where the file does not tell their dtype."""
+        from foretell.arch.stored import checkpoint_bytes  # noqa: PLC0415  # it reads architectures
+
+        return checkpoint_bytes(self)
 
     def blocks(self) -> Iterator[tuple[Block, int]]:
         """Every distinct block with the number of times it stands in the model."""

@@ -11,7 +11,8 @@ Conventions
   for the block's input.  Left empty it reads the output of the operator before it.
 * An operator's output carries the operator's name.
 * ``"memory"`` is the output of the encoder (or vision tower) that a cross attention reads: a tensor made from
-  it alone has the encoder's rows, not the block's.
+  it alone has the encoder's rows, not the block's.  ``"skip"`` is the output of an earlier block that a later
+  one reads besides ``"x"`` (the long connections of a UNet).
 * Rows change where an operator says so: ``positions`` of a :class:`Conv` or :class:`Pool` other than 0 is the
   number of rows per sample from there on.
 * ``shard`` of a weight says how parallelism divides it: ``"1"`` (replicated on every rank), ``"tp"`` (tensor

@@ -125,9 +125,10 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         if recipe.loss not in _LOSS:
             raise InputError("is not a known implementation", field="loss", value=recipe.loss, allowed=sorted(_LOSS))
         changes["loss"] = _LOSS[recipe.loss] or style.loss
-    if recipe.compile:
+    if recipe.compile and profile.compiles != "kernels":
         # AOTAutograd's min-cut keeps matmul operands: norm outputs, silu*up; norms, rope and silu run again
         changes |= {"norm": "fused", "gate": "fused", "rope": "fused", "act": "fused", "sac_last": False}
+        changes |= {"loss_compiled": True, "edge_norm": style.norm if profile.compiles == "layers" else ""}
     if recipe.dropout is not None:
         changes |= {"dropout": recipe.dropout, "attention_dropout": recipe.dropout}
     if style.attention == "te" and changes.get("attention") == "flash":

@@ -1,7 +1,7 @@
 """BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT and ALBERT.
 
-Without ``architectures``: the ``...ForMaskedLM`` class.  ALBERT runs one group of layers many times: its first
-pass owns the weights, the others are blocks marked ``shared``.
+Without ``architectures``: the ``...ForMaskedLM`` class.  ALBERT runs one group of layers many times: its
+first pass owns the weights, the others are blocks marked ``shared``.
 Source: transformers 5.24.0 ``modeling_bert``, ``modeling_roberta``, ``modeling_electra``,
 ``modeling_distilbert``, ``modeling_albert``.
 """
@@ -19,7 +19,8 @@ from foretell.arch.readers._registry import reader
 
 _LM = ("ForMaskedLM", "ForCausalLM", "LMHeadModel", "ForPreTraining")
 TASKS = (
-    "Model", *_LM, "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice",
+    "Model", *_LM, "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering",
+    "ForMultipleChoice",
     "ForNextSentencePrediction",
 )  # fmt: skip
 _ROBERTA = ("roberta", "xlm-roberta", "camembert")
@@ -73,7 +74,7 @@ def bert(cfg: Config) -> Architecture:
 
 
 def _albert(cfg: Config, layer: list[Operator], depth: int, hidden: int) -> Stack:
-    """``num_hidden_groups`` groups of ``inner_group_num`` layers, visited in equal shares of ``depth`` passes."""
+    """``num_hidden_groups`` groups of ``inner_group_num`` layers, visited in equal shares of the passes."""
     groups, inner = cfg.int("num_hidden_groups", low=1), cfg.int("inner_group_num", low=1)
     owner = Block(name="layer", ops=tuple(layer), width=hidden)
     again = replace(owner, name="repeat", shared=True)
@@ -89,7 +90,7 @@ def _albert(cfg: Config, layer: list[Operator], depth: int, hidden: int) -> Stac
     return Stack("layers", (owner, again), tuple(pattern))
 
 
-def _lm_head(cfg: Config, family: str, hidden: int, narrow: int, vocab: int, tied: bool) -> list[Operator]:
+def _lm_head(family: str, hidden: int, narrow: int, vocab: int, tied: bool) -> list[Operator]:
     """Dense layer, activation, norm, projection onto the vocabulary.
 
     Untied BERT, RoBERTa and ALBERT heads keep two bias vectors: the decoder's and the head's own.
@@ -108,20 +109,15 @@ def _lm_head(cfg: Config, family: str, hidden: int, narrow: int, vocab: int, tie
 
 def _pooler(hidden: int, fn: str = "tanh") -> list[Operator]:
     return [
-        Pool(name="first", ins=("x",), features=hidden, positions=1),
+        Pool(name="first", ins=("x",), features=hidden, positions=1, kind="view"),
         Linear(name="pooler", d_in=hidden, d_out=hidden, bias=True),
         Act(name="pooler_act", fn=fn, features=hidden, split=False),
     ]
 
 
-def _head(
-    cfg: Config, family: str, kind: str, hidden: int, narrow: int, vocab: int, tied: bool
-) -> list[Operator]:
+def _head(cfg: Config, family: str, kind: str, hidden: int, narrow: int, vocab: int, tied: bool) -> list[Operator]:
     """Operators after the last layer, by task."""
     pools = family in ("bert", "albert", *_ROBERTA)
-    dense = family in ("electra", "distilbert", *_ROBERTA)
-    if kind == "Model":
-        return _pooler(hidden) if pools else []
     if kind == "ForPreTraining" and family == "electra":
         return [
             Linear(name="transform", ins=("x",), d_in=hidden, d_out=hidden, bias=True),
@@ -129,18 +125,25 @@ def _head(
             classifier("discriminator", hidden, 1),
         ]
     if kind in _LM:
-        ops = _lm_head(cfg, family, hidden, narrow, vocab, tied)
+        ops = _lm_head(family, hidden, narrow, vocab, tied)
         if kind == "ForPreTraining" and family in ("bert", "albert"):
-            ops += [*_pooler(hidden), classifier("seq_relationship", hidden, labels(cfg) if family == "albert" else 2)]
+            pairs = labels(cfg) if family == "albert" else 2
+            ops += [*_pooler(hidden), classifier("seq_relationship", hidden, pairs)]
         return ops
+    if kind == "Model":
+        return _pooler(hidden) if pools else []
+    return _classifier(cfg, family, kind, hidden)
+
+
+def _classifier(cfg: Config, family: str, kind: str, hidden: int) -> list[Operator]:
+    """Token classes read every row, sequence classes the first one through a dense layer."""
     if kind in ("ForTokenClassification", "ForQuestionAnswering"):
         return [classifier("classifier", hidden, labels(cfg))]
     if kind == "ForNextSentencePrediction":
         return [*_pooler(hidden), classifier("seq_relationship", hidden, 2)]
-    rows = 1 if kind == "ForMultipleChoice" else labels(cfg)
     if kind == "ForMultipleChoice" and family == "electra":
-        raise cfg.error("architectures", cfg.raw.get("architectures"), "another class", "its summary head is not read")
-    if dense or pools:
-        fn = "gelu" if family == "electra" else "relu" if family == "distilbert" else "tanh"
-        return [*_pooler(hidden, fn), classifier("classifier", hidden, rows)]
-    return [classifier("classifier", hidden, rows)]
+        named = cfg.raw.get("architectures")
+        raise cfg.error("architectures", named, "another class", "its summary head is not read")
+    rows = 1 if kind == "ForMultipleChoice" else labels(cfg)
+    fn = {"electra": "gelu", "distilbert": "relu"}.get(family, "tanh")
+    return [*_pooler(hidden, fn), classifier("classifier", hidden, rows)]

@@ -1,6 +1,7 @@
 """ViT, DeiT, BEiT and DINOv2.
 
-Without ``architectures``: the ``...ForImageClassification`` class (two labels unless the file says otherwise).
+Without ``architectures``: the ``...ForImageClassification`` class (two labels unless the file says
+otherwise).
 Source: transformers 5.24.0 ``modeling_vit``, ``modeling_deit``, ``modeling_beit``, ``modeling_dinov2``.
 """
 
@@ -21,7 +22,7 @@ from foretell.arch.operators import (
     Weight,
 )
 from foretell.arch.readers._config import Config
-from foretell.arch.readers._encoder import classifier, ffn2, labels, layers, mha, single, task
+from foretell.arch.readers._encoder import classifier, ffn2, labels, layers, mha, single, task, widened
 from foretell.arch.readers._registry import reader
 from foretell.arch.readers._vision import grid, patches
 
@@ -30,14 +31,14 @@ _TASKS = ("Model", "ForImageClassification", "ForImageClassificationWithTeacher"
 
 @reader("vit", "deit", "beit", "dinov2")
 def vit(cfg: Config) -> Architecture:
-    """Pre-norm layers over image patches; BEiT and DINOv2 scale each branch, BEiT has relative position tables."""
+    """Pre-norm layers over patches; BEiT and DINOv2 scale each branch, BEiT has relative position tables."""
     family = cfg.model_type
     kind, notes = task(cfg, "ForImageClassification", _TASKS)
     hidden, heads = cfg.int("hidden_size", low=1), cfg.int("num_attention_heads", low=1)
     depth, drop = cfg.int("num_hidden_layers", low=1), cfg.float("hidden_dropout_prob", 0.0)
     head_dim = cfg.divides("num_attention_heads", hidden, heads)
     if family == "dinov2":
-        ffn = int(hidden * cfg.float("mlp_ratio", 4.0))
+        ffn = widened(cfg, "mlp_ratio", 4.0, hidden)
         if cfg.bool("use_swiglu_ffn", False):
             ffn = (int(ffn * 2 / 3) + 7) // 8 * 8
     else:
@@ -80,8 +81,10 @@ def vit(cfg: Config) -> Architecture:
     head += _head(cfg, family, kind, hidden, gh * gw)
     return single(
         cfg, family="vision", embed=embed,
-        stacks=[layers("layers", ops, depth, width=hidden, stream="sample", positions=rows)], head=head, hidden=hidden,
-        embed_stream="sample", embed_positions=rows, head_positions=rows, heads=heads, head_dim=head_dim, ffn=ffn,
+        stacks=[layers("layers", ops, depth, width=hidden, stream="sample", positions=rows)], head=head,
+        hidden=hidden,
+        embed_stream="sample", embed_positions=rows, head_positions=rows, heads=heads, head_dim=head_dim,
+        ffn=ffn,
         notes=notes,
     )  # fmt: skip
 
@@ -92,7 +95,8 @@ def _layer(cfg: Config, family: str, hidden: int, heads: int, ffn: int, drop: fl
     if family == "beit" and cfg.bool("use_relative_position_bias", False):
         table = (Weight("relative_position_bias_table", (distance, heads)),)
     mixer = mha(
-        "norm1", hidden=hidden, heads=heads, bias=qkv_bias, k_bias=False if family == "beit" else None, o_bias=True,
+        "norm1", hidden=hidden, heads=heads, bias=qkv_bias, k_bias=False if family == "beit" else None,
+        o_bias=True,
         extra=table, dropout=cfg.float("attention_probs_dropout_prob", 0.0),
     )  # fmt: skip
     fn = cfg.str("hidden_act", "gelu")
@@ -127,7 +131,7 @@ def _head(cfg: Config, family: str, kind: str, hidden: int, cells: int) -> list[
             return []
         out = cfg.int("pooler_output_size", default=hidden, low=1)
         return [
-            Pool(name="first", features=hidden, positions=1),
+            Pool(name="first", features=hidden, positions=1, kind="view"),
             Linear(name="pooler", d_in=hidden, d_out=out, bias=True),
             Act(name="pooler_act", fn=cfg.str("pooler_act", "tanh"), features=out),
         ]
@@ -141,7 +145,7 @@ def _head(cfg: Config, family: str, kind: str, hidden: int, cells: int) -> list[
     width = 2 * hidden if family == "dinov2" else hidden
     ops: list[Operator] = []
     if not (family == "beit" and cfg.bool("use_mean_pooling", True)):
-        ops.append(Pool(name="pooled", features=width, positions=1))
+        ops.append(Pool(name="pooled", features=width, positions=1, kind="copy" if family == "dinov2" else "view"))
     ops.append(classifier("classifier", width, n))
     if kind == "ForImageClassificationWithTeacher" and family == "deit":
         ops.append(classifier("distillation_classifier", width, n))

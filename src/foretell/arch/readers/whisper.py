@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from foretell.arch.architecture import Architecture
 from foretell.arch.builders import norm
-from foretell.arch.operators import Act, Add, Conv, Dropout, Embedding, Head, Linear, Operator, Parameters, Pool
+from foretell.arch.operators import (
+    Act,
+    Add,
+    Conv,
+    Dropout,
+    Embedding,
+    Head,
+    Linear,
+    Operator,
+    Parameters,
+    Pool,
+)
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._encoder import classifier, ffn2, labels, layers, mha, once, pre_norm, single, task
 from foretell.arch.readers._registry import reader
@@ -31,7 +42,14 @@ def whisper(cfg: Config) -> Architecture:
     head_dim = cfg.divides("decoder_attention_heads", hidden, heads)
     depth = cfg.int("encoder_layers", low=1)
     front: list[Operator] = [
-        Conv(name="conv1", c_in=cfg.int("num_mel_bins", low=1), c_out=hidden, kernel=(3,), positions=2 * frames),
+        Conv(
+            name="conv1",
+            c_in=cfg.int("num_mel_bins", low=1),
+            c_out=hidden,
+            kernel=(3,),
+            positions=2 * frames,
+            source=2 * frames,
+        ),
         Act(name="act1", fn="gelu", features=hidden),
         Conv(name="conv2", c_in=hidden, c_out=hidden, kernel=(3,), positions=frames),
         Act(name="act2", fn="gelu", features=hidden),
@@ -57,8 +75,10 @@ def whisper(cfg: Config) -> Architecture:
             classifier("classifier", width, labels(cfg)),
         ]
         return single(
-            cfg, family="audio", embed=front, stacks=[stacks[1]], head=head, hidden=hidden, embed_stream="sample",
-            embed_positions=frames, head_positions=frames, heads=encoder_heads, head_dim=hidden // encoder_heads,
+            cfg, family="audio", embed=front, stacks=[stacks[1]], head=head, hidden=hidden,
+            embed_stream="sample",
+            embed_positions=frames, head_positions=frames, heads=encoder_heads,
+            head_dim=hidden // encoder_heads,
             ffn=cfg.int("encoder_ffn_dim"), notes=notes,
         )  # fmt: skip
     stacks.append(once("encoder_norm", [last], width=hidden, stream="sample", positions=frames))
@@ -76,7 +96,8 @@ def whisper(cfg: Config) -> Architecture:
     if kind == "ForConditionalGeneration":
         head.append(Head(name="lm_head", dim=hidden, rows=vocab, tied=tied))
     return single(
-        cfg, family="encoder-decoder", embed=embed, stacks=stacks, head=head, hidden=hidden, vocab=vocab, heads=heads,
+        cfg, family="encoder-decoder", embed=embed, stacks=stacks, head=head, hidden=hidden, vocab=vocab,
+        heads=heads,
         head_dim=head_dim, ffn=ffn, max_positions=targets, tied=tied, notes=notes,
     )  # fmt: skip
 
@@ -94,4 +115,7 @@ def _layer(cfg: Config, hidden: int, heads: int, ffn: int, decoder: bool) -> lis
     def feed(x: str) -> list[Operator]:
         return ffn2(x, hidden=hidden, ffn=ffn, fn=fn, dropout=act_drop)
 
-    return pre_norm([(attend, drop), (cross, drop), (feed, drop)] if decoder else [(attend, drop), (feed, drop)], hidden=hidden)
+    return pre_norm(
+        [(attend, drop), (cross, drop), (feed, drop)] if decoder else [(attend, drop), (feed, drop)],
+        hidden=hidden,
+    )
