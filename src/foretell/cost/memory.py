@@ -17,7 +17,7 @@ from foretell.cost.pipeline import Stage, stages
 from foretell.cost.recompute import Pass, layer_pass
 from foretell.cost.saved import Emitter, place_of
 from foretell.cost.sharding import Buffers, buffers, whole_gradient
-from foretell.cost.states import StateTerms, shard, states
+from foretell.cost.states import StateTerms, in_backward, shard, states
 from foretell.cost.tape import BlockMemory, Point
 from foretell.cost.weights import WeightPlan, unit
 from foretell.recipe.resolve import Run
@@ -100,7 +100,7 @@ class StageFolder:
         self.unreduced = run.profile.no_sync and self.recipe.grad_accum > 1 and run.sharding == "fsdp1" and self.par.zero == 3
         """Micro-batches leave whole gradients behind: reduction waits for the last one."""
         self.fresh = not self.accumulates
-        self.transient = self.accumulates and not run.profile.autograd_gradients
+        self.transient = in_backward(plan) or (self.accumulates and not run.profile.autograd_gradients)
         """A weight gradient is freed as soon as it has been accumulated."""
         self._made: dict[tuple[Block, str, bool], _Layer] = {}
         self.head_carried: tuple[Lin, Lin, int] = (Lin(), Lin(), -1)
@@ -164,6 +164,8 @@ class StageFolder:
                 if isinstance(op, Linear):
                     whole.add(Lin.of("activations", "1/tp" if op.split else "1/1", op.parameters * self.style.compute))
             memory = replace(memory, saved=memory.saved + whole)
+        if "activations" in self.recipe.offload:  # two layers' are on their way to or from the host
+            memory = replace(memory, saved=memory.saved * min(1.0, 2.0 / max(1, self.arch.layers)))
         memory = replace(memory, forward=_prune(memory.forward), backward=_prune(memory.backward))
         own = states([(block, 1.0)], self.plan, self.par.zero)
         if self.unreduced:
@@ -180,11 +182,18 @@ class StageFolder:
     def edge(self, block: Block, *, loss: bool) -> BlockMemory:
         """Embedding or head block, never checkpointed."""
         e = self.emitter(block, loss=loss, input_grad=block is not self.arch.embed or self.block_trains(block))
+        if self.style.edge_norm:
+            e.style = replace(self.style, norm=self.style.edge_norm)
         out = e.emit()
         held = [(i, t) for i, node in enumerate(e.tape.nodes) for t in node.outs if t.held]
         if loss and held:
             self.head_carried = total(t.size for _, t in held), total(e.unfreed.values()), held[0][0]
         return e.tape.run(out, accumulate=self.transient)
+
+    @property
+    def tied_sum(self) -> bool:
+        """The tied table's gradient waits for its second part, while the whole backward pass runs."""
+        return self.arch.tied and self.recipe.adapter is None and not self.accumulates
 
     def carried(self) -> tuple[Lin, Lin]:
         """What is left of the previous micro-batch while the next forward pass runs: logits, unfreed tensors."""
@@ -281,13 +290,14 @@ class StageFolder:
                 phases["loss"].append(Point("loss", f"head.{p.operator}", top + p.size + work.head + old))
         if embed is not None and (self.fresh or not self.transient):
             everything = resident + base.gradients + work.late + held
+            if head is not None and self.tied_sum and in_backward(self.plan):
+                everything = everything + head.wgrad
             if not self.fresh:  # other micro-batches are still in flight
                 passing = total(s.saved for s in self.segs if s.chunk == 0) + embed.saved
                 everything = kept_all - passing + grads_after[0] + self.segs[0].wgrad + embed.wgrad
             for p in embed.backward:
-                phases["backward"].append(
-                    Point("backward", f"embed.{p.operator}", everything + p.size - embed.wgrad + work.head)
-                )
+                done = Lin() if self.tied_sum or in_backward(self.plan) else embed.wgrad
+                phases["backward"].append(Point("backward", f"embed.{p.operator}", everything + p.size - done + work.head))
         step = resident + (Lin() if self.accumulates else base.gradients) + work.optimizer
         if self.style.outputs_in_step:
             step.add(held)
@@ -319,7 +329,8 @@ class StageFolder:
         """Gradients that exist when the backward pass reaches each segment (fresh gradients only)."""
         out: list[Lin] = []
         made = Lin(late)
-        if head is not None and not self.transient and not late:
+        waits = not self.transient or (self.tied_sum and in_backward(self.plan))
+        if head is not None and waits and not late and "grads" not in self.recipe.offload:
             made.add(shard(head.wgrad, self.par.zero) if self.fresh else head.wgrad)
         for segment in reversed(self.segs):
             out.append(Lin(made))

@@ -227,6 +227,12 @@ def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
         edges.append(folder.arch.head)
     if folder.stage.first and (style.fsdp_units == "root" or folder.arch.tied):
         edges.append(folder.arch.embed)
+    head = Lin()
+    if style.fsdp_units == "layers" and not folder.arch.tied:  # units of their own: the head's is gathered when it runs
+        if folder.stage.last and folder.segs:
+            head.add(gathered(folder, folder.arch.head, compute))
+            head.add(gathered(folder, folder.segs[-1].layers[-1].block, compute))
+        edges = []
     for block in edges:
         root.add(gathered(folder, block, compute))
         if style.fsdp_units == "root":
@@ -244,4 +250,4 @@ def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
     pools = _fsdp2_pools(folder, layers, compute) if kind in ("fsdp2", "simplefsdp") and layers else Lin()
     if kind == "simplefsdp":  # one stream: only the hole
         pools = allocator_hole(folder)
-    return Buffers(root, forward, backward, Lin(), step, late, pools)
+    return Buffers(root, forward, backward, head, step, late, pools)

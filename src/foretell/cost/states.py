@@ -70,11 +70,16 @@ def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -
     offload = plan.recipe.offload
     if "optimizer" in offload:
         master, optimizer = Lin(), Lin()
-    if "grads" in offload:
+    if "grads" in offload or in_backward(plan):
         gradients = Lin()
     if "params" in offload:
         weights = Lin({k: v for k, v in weights.items() if k[0] == "quantization_scales"})
     return StateTerms(shard(weights, zero), shard(gradients, zero), shard(master, zero), shard(optimizer, zero), trained)
+
+
+def in_backward(plan: WeightPlan) -> bool:
+    """Each parameter is updated as soon as its gradient is there, which is then freed."""
+    return plan.optimizer.in_backward or plan.recipe.optimizer_in_backward
 
 
 def _optimizer_states(block: Block, plan: WeightPlan, opt: Optimizer) -> Lin:

@@ -79,6 +79,8 @@ class Profile:
     compiles: Literal["layers", "model", "kernels"] = "layers"
     """What ``compile`` covers: each layer, the whole model, or (kernels) only how operators are fused, so that what is
     kept stays as in eager code."""
+    adapter_fsdp_units: Literal["", "root", "split", "layers"] = ""
+    """FSDP units where only adapters train (empty: as the style says)."""
     no_sync: bool = False
     """Gradient accumulation skips reduction: FSDP keeps whole gradients between micro-batches."""
     aliases: tuple[str, ...] = ()

@@ -133,9 +133,11 @@ _ALL = (
         name="torchtune", title="torchtune recipes, all-bf16",
         style=Style(
             norm="eager", gate="eager", rope="eager", attention="flash", gqa_expand=True, loss="output-chunked", logits_float=True,
+            fsdp_units="layers",  # 70B_full.yaml custom_sharded_layers; the LoRA configurations leave it out
         ),
         formats={**_PURE, "bf16": _pure("bf16")}, sources=("pytorch/torchtune 1814feb17",), sharding="fsdp2", zero=(0, 3),
         losses=(("eager", "eager"), ("chunked", "output-chunked")), optimizer_impl="fused",
+        adapter_fsdp_units="root",
     ),
     Profile(
         # thunder/benchmarks/benchmark_litgpt.py: LitGPT's model, one fused graph whose saved tensors are eager code's

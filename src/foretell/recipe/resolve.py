@@ -113,7 +113,9 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
     if formats.compute == "fp32":
         changes |= {"compute": 4.0, "residual": 4.0, "autocast": False}
     if formats.param == formats.compute:
-        changes |= {"autocast": False, "residual": 4.0 if formats.compute == "fp32" else 2.0}
+        # a base loaded in the compute format: only fp32 adapters still make autocast cast anything
+        mixed = recipe.adapter is not None and profile.formats[recipe.precision].param != formats.compute
+        changes |= {"autocast": style.autocast and mixed, "residual": 4.0 if formats.compute == "fp32" else 2.0}
     if recipe.quantization is not None and style.quantized_stream:
         wide = float(dtype(recipe.quantization.rest).bytes_per_element)
         changes |= {"residual": wide} if style.autocast else {"residual": wide, "compute": wide}
@@ -129,6 +131,8 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         # AOTAutograd's min-cut keeps matmul operands: norm outputs, silu*up; norms, rope and silu run again
         changes |= {"norm": "fused", "gate": "fused", "rope": "fused", "act": "fused", "sac_last": False}
         changes |= {"loss_compiled": True, "edge_norm": style.norm if profile.compiles == "layers" else ""}
+    if recipe.adapter is not None and profile.adapter_fsdp_units:
+        changes["fsdp_units"] = profile.adapter_fsdp_units
     if recipe.dropout is not None:
         changes |= {"dropout": recipe.dropout, "attention_dropout": recipe.dropout}
     if style.attention == "te" and changes.get("attention") == "flash":

@@ -95,7 +95,7 @@ class Style:
     """Context parallelism: attention exchanges keys and values and keeps one more output-sized tensor."""
     fsdp_units: Literal["root", "split", "layers"] = "root"
     """root: embedding, final norm and head form the root unit and stay whole from forward to backward; split: the
-    embedding is a unit of its own, norm and head stay whole."""
+    embedding is a unit of its own, norm and head stay whole; layers: embedding and head are units like any layer."""
     keeps_last_block: bool = False
     """FSDP2 does not reshard the last block between its forward and backward."""
     sac_attention: bool = True
