@@ -52,6 +52,7 @@ class Emitter:
     """Compute-format copies of trained weights (autocast)."""
     frame: list[Tensor] = field(init=False, default_factory=list)
     """Tensors that a local variable keeps until the block ends."""
+    casts: dict[tuple[Tensor, float], Tensor] = field(init=False, default_factory=dict)
     places: dict[Tensor, Place] = field(init=False, default_factory=dict)
     """Rows of each tensor that does not have the block's."""
 
@@ -122,7 +123,10 @@ def cast(e: Emitter, x: Tensor, unit: float, shard: str, width: float, name: str
     """A copy of ``x`` in ``unit`` bytes per element, or ``x`` itself."""
     if x.unit == unit:
         return x
-    return e.tape.node(name, [x], e.size(width, unit, shard), unit=unit)
+    if e.style.cast_once and (x, unit) in e.casts:
+        return e.casts[x, unit]
+    e.casts[x, unit] = e.tape.node(name, [x], e.size(width, unit, shard), unit=unit)
+    return e.casts[x, unit]
 
 
 def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:

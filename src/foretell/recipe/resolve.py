@@ -130,7 +130,7 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
     if recipe.compile and profile.compiles != "kernels":
         # AOTAutograd's min-cut keeps matmul operands: norm outputs, silu*up; norms, rope and silu run again
         changes |= {"norm": "fused", "gate": "fused", "rope": "fused", "act": "fused", "sac_last": False}
-        changes |= {"loss_compiled": True, "edge_norm": style.norm if profile.compiles == "layers" else ""}
+        changes |= {"cast_once": True, "loss_compiled": True, "edge_norm": style.norm if profile.compiles == "layers" else ""}
     if recipe.adapter is not None and profile.adapter_fsdp_units:
         changes["fsdp_units"] = profile.adapter_fsdp_units
     if recipe.dropout is not None:

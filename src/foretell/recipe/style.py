@@ -30,6 +30,8 @@ class Style:
     """The residual stream (4 under autocast over fp32 parameters: adding fp32 and bf16 gives fp32)."""
     autocast: bool = False
     """Matmul inputs wider than ``compute`` are cast at each use, and the copy is what is kept."""
+    cast_once: bool = False
+    """A compiled graph casts a tensor once for all who read it."""
     norm: NormStyle = "eager"
     """eager: composite fp32 code; fused: input and statistics; compiled: recomputed from input and statistics."""
     gate: GateStyle = "eager"
