@@ -259,7 +259,8 @@ def norm(e: Emitter, op: Norm, x: Tensor) -> Tensor:
         return e.tape.node(op.name, [x], x.size, saved=[x] if trains or x.grad else [], wgrad=grad, trainable=trains, unit=unit)
     if st.norm == "eager" and op.kind in ("rms", "l2"):
         wide = cast(e, x, 4.0, shard, w, f"{op.name}.float")
-        squares = e.tape.node(f"{op.name}.pow", [wide], e.size(w, 4.0, shard), saved=[wide], unit=4.0)
+        more = e.work(w, 4.0, shard) * 2.0 if st.norm_pow else Lin()
+        squares = e.tape.node(f"{op.name}.pow", [wide], e.size(w, 4.0, shard), saved=[wide], bwork=more, unit=4.0)
         inverse = e.tape.node(f"{op.name}.rsqrt", [squares], stats.size, saved=[stats], unit=4.0)
         y = e.tape.node(f"{op.name}.mul", [wide, inverse], e.size(w, 4.0, shard), saved=[wide], unit=4.0)
         if st.norm_scale_wide and op.affine and op.kind == "rms":
@@ -350,7 +351,11 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         e.tape.nodes[-1].saved = (s,) if s.grad else ()
         s = e.tape.node(f"{op.name}.cap", [s], square(unit), unit=unit)
     if st.mask:
+        unit = max(unit, st.mask)
         s = e.tape.node(f"{op.name}.mask", [s], square(unit), passes=True, unit=unit)
+    if st.scores == "composite" and st.softmax_copy and unit < st.softmax:
+        s = e.tape.node(f"{op.name}.float", [s], square(st.softmax), unit=st.softmax)
+    unit = st.compute
     product = square(st.softmax).as_category("temporaries") if st.scores == "composite" else Lin()
     p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), bwork=product, unit=st.softmax)
     e.tape.nodes[-1].saved = (p,) if p.grad else ()

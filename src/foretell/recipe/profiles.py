@@ -44,7 +44,7 @@ _DEEPSPEED = {
 
 _HF_LOOP = Style(
     norm="eager", gate="eager", rope="composite", act="eager", scores="composite", attention="flash", loss="hf",
-    logits_held="compute", frames=True, early_stop=True, outputs_in_step=True, quantized_stream=True,
+    logits_held="compute", norm_pow=True, frames=True, early_stop=True, outputs_in_step=True, quantized_stream=True,
 )
 """A transformers model in a loop that keeps ``outputs`` until the step is over (transformers 5.24.0)."""
 

@@ -148,6 +148,7 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         changes["sac_opaque"] = 0.85  # torchao nvfp4 recipe: the leading 85 % of the layers are converted
     if recipe.grad_accum_fusion is False:
         changes["main_grad_fusion"] = False
+    changes["softmax_copy"] = formats.compute != "fp16"
     if style.scores == "composite" and changes.get("attention", style.attention) == "eager":
         changes["mask"] = changes.get("residual", style.residual)
     return replace(style, **changes)  # type: ignore[arg-type]

@@ -59,6 +59,10 @@ class Style:
     """Eager attention.  fused: one kernel scales, masks and normalises; composite: transformers'
     ``eager_attention_forward`` (product, scaled, masked, softmax), masked by a tensor that lives through the step;
     the softmax's backward makes one more tensor of its gradient's size (aten ``SoftMax.cu``)."""
+    softmax_copy: bool = True
+    """... of an fp32 copy of bf16 scores; fp16 ones are converted inside the kernel (aten ``softmax`` of a given dtype)."""
+    norm_pow: bool = False
+    """An eager norm's variance is ``x.pow(2).mean()``: its backward makes two more fp32 tensors of x's size."""
     frames: bool = False
     """Local variables of the model's Python code keep their tensors: an attention's input, q, k and v until its
     output projection ran, an MLP's input until its last matmul, eager scores until the layer ends."""
