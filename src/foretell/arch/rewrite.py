@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.operators import Attention, Gate, Head, Linear, Operator, PromptAttention
+from foretell.arch.readers import read_config
 
 QKV = ("q_proj", "k_proj", "v_proj")
 MERGED_QKV = ("query_key_value", "qkv_proj", "wqkv", "Wqkv", "c_attn")
@@ -86,6 +87,16 @@ def _litgpt_block(ops: tuple[Operator, ...], capped: bool) -> tuple[Operator, ..
 
 
 @lru_cache(maxsize=256)
+def megatron_deepspeed(arch: Architecture) -> Architecture:
+    """Sailor's OPT modules for Megatron-DeepSpeed (``opt_model.py`` ``OPTModelPipe``): embeddings as wide as the model,
+    norms before the sub-layers, a head of its own, whatever the configuration says."""
+    if arch.model_type != "opt":
+        return arch
+    wide = {"word_embed_proj_dim": arch.hidden, "do_layer_norm_before": True, "tie_word_embeddings": False}
+    return read_config({**arch.config, **wide})
+
+
+@lru_cache(maxsize=256)
 def prompt_tuned(arch: Architecture, start: int = 2, rows: int = 10) -> Architecture:
     """LLaMA-Adapter's attention over ``rows`` learned tokens in every layer from ``start`` on (litgpt/adapter.py)."""
     main = arch.main
@@ -115,4 +126,8 @@ def _with_prompt(block: Block, hidden: int, rows: int) -> Block:
     return replace(block, ops=tuple(out))
 
 
-REWRITES: dict[str, Callable[[Architecture], Architecture]] = {"litgpt": litgpt, "merged-qkv": merged_qkv}
+REWRITES: dict[str, Callable[[Architecture], Architecture]] = {
+    "litgpt": litgpt,
+    "merged-qkv": merged_qkv,
+    "megatron-deepspeed": megatron_deepspeed,
+}

@@ -71,7 +71,9 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
         # nanotron parallel/tensor_parallel/functional.py sharded_cross_entropy: the fp32 logits outlive the forward of the
         # loss, whose softmax is a new tensor that becomes the gradient in place
         size = e.size(v, 4.0, "tp", "logits")
-        wide = e.tape.node("logits.float", [logits], size, unit=4.0)
+        logits.held = st.logits_held == "compute"
+        wide = cast(e, logits, 4.0, "tp", v, "logits.float")
+        wide.size = wide.size.as_category("logits")
         return e.tape.node("cross_entropy", [wide], Lin(), saved=[e.tape.extra("softmax", size)], passes=True, bwork=size * 0.5)
     logits.held = st.logits_held == "compute"
     if form == "loss-parallel" or (form == "eager" and st.sequence_parallel):

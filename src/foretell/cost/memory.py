@@ -96,7 +96,8 @@ class StageFolder:
         self.style = run.style
         # the longest sample in the very first micro-batch: gradients do not exist yet
         later = self.recipe.grad_accum > 1 and self.recipe.lengths == "equal"
-        self.accumulates = run.profile.gradients == "buffer" or later
+        whole_buffer = run.sharding == "deepspeed" and self.par.zero == 3  # grad_partitions_flat_buffer, made once
+        self.accumulates = run.profile.gradients == "buffer" or later or whole_buffer
         self.unreduced = run.profile.no_sync and self.recipe.grad_accum > 1 and run.sharding == "fsdp1" and self.par.zero == 3
         """Micro-batches leave whole gradients behind: reduction waits for the last one."""
         self.fresh = not self.accumulates

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from foretell.arch.architecture import Block
 from foretell.arch.operators import Experts, Head, Linear
+from foretell.cost.deepspeed import zero_buffers
 from foretell.cost.linear import Lin
 from foretell.cost.weights import LOCAL, SHARDED, WeightPlan, unit
 
@@ -74,6 +75,8 @@ def buffers(folder: StageFolder) -> Buffers:
     par = folder.par
     kind = folder.run.sharding
     step = step_workspace(folder)
+    if kind == "deepspeed" and par.zero >= 1:
+        return zero_buffers(folder, step)
     if par.zero >= 3:
         return _gathering(folder, kind, step)
     resident = Lin()
@@ -94,6 +97,10 @@ def buffers(folder: StageFolder) -> Buffers:
                 resident.add(Lin.of("communication_buffers", LOCAL[key], n * count * wide))
     if folder.profile.megatron:
         resident.add(megatron_resident(folder))
+    if folder.profile.pipe_buffers and par.pp > 1:
+        row = Lin.of("communication_buffers", "T/sp", folder.arch.hidden * unit(folder.plan.formats.compute))
+        sends, receives = not folder.stage.last, not folder.stage.first
+        resident.add(row, sends * (max(2.0, max(folder.stage.in_flight)) + 1.0) + receives)
     if folder.style.gather_buffers and folder.style.sequence_parallel:
         wide = 2.0 * folder.arch.hidden * unit(folder.plan.formats.compute)
         resident.add(Lin.of("communication_buffers", "T/1", wide))

@@ -11,7 +11,7 @@ from foretell.arch.architecture import Architecture, Block
 from foretell.arch.operators import Head
 from foretell.arch.rewrite import REWRITES, prompt_tuned
 from foretell.cost.evaluate import Basis, Sizes, breakdown, evaluate
-from foretell.cost.memory import StageFold, fold_stage
+from foretell.cost.memory import StageFold, StageFolder
 from foretell.cost.pipeline import by_cost, saturation, stages
 from foretell.cost.tape import Point
 from foretell.cost.weights import WeightPlan
@@ -48,9 +48,10 @@ def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
     most = saturation(run.schedule, par.pp, par.vpp)
     cap = recipe.grad_accum if most is None else min(recipe.grad_accum, most)
     key_recipe = replace(recipe, micro_batch=1, seq_len=1, encoder_seq_len=None, grad_accum=cap)
-    # only whether a degree is above one decides which terms exist
+    # only whether a degree is above one decides which terms exist (and what DeepSpeed puts in a sub-group)
+    groups = run.sharding == "deepspeed" and par.zero == 3
     key_par = replace(
-        par, dp=min(par.dp, 2), tp=min(par.tp, 2), cp=min(par.cp, 2), ep=min(par.ep, 2), etp=min(par.expert_tp, 2),
+        par, dp=par.dp if groups else min(par.dp, 2), tp=min(par.tp, 2), cp=min(par.cp, 2), ep=min(par.ep, 2), etp=min(par.expert_tp, 2),
         hsdp_replicas=1,
     )  # fmt: skip
     return _folded(arch, replace(run, recipe=key_recipe, par=key_par))
@@ -74,17 +75,25 @@ def _folded(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
         arch = REWRITES[profile.rewrite](arch)
     if adapter is not None and adapter.kind in ("adapter", "adapter-v2"):
         arch = prompt_tuned(arch)
-    even = run.profile.name.startswith("megatron")
+    even = profile.megatron
     par = run.par
     layout = par.layout
+    if profile.pipe_buffers and layout is not None and sum(layout) == arch.layers + 2:
+        # DeepSpeed's module list: the embedding and the head are units of the first and last stage
+        layout = (layout[0] - 1, *layout[1:-1], layout[-1] - 1)
+    if arch.model_type in profile.no_dropout:
+        run = replace(run, profile=replace(profile, style=replace(run.style, dropout=0.0, attention_dropout=0.0)))
     if layout is None and profile.split == "cost" and par.pp > 1:
         main = arch.main
         costs = [matrix_elements(main.blocks[i]) for i in main.pattern]
         layout = by_cost(costs, matrix_elements(arch.head), par.pp)
-    return tuple(
-        fold_stage(arch, plan, run, stage)
+    folders = [
+        StageFolder(arch, plan, run, stage)
         for stage in stages(arch.layers, par.pp, par.vpp, run.schedule, run.recipe.grad_accum, layout, even=even)
-    )
+    ]
+    for folder in folders:
+        folder._made = folders[0]._made  # noqa: SLF001  # a layer is the same on every stage: emit it once
+    return tuple(folder.fold() for folder in folders)
 
 
 def sizes_of(run: Run) -> Sizes:

@@ -102,6 +102,7 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
             kind="lora" if peft["kind"] == "qlora" else peft["kind"], rank=peft["rank"], targets=tuple(peft["targets"]),
             dtype=peft.get("dtype") or kinds.get("optim") or "fp32", dropout=peft.get("dropout"),
         )  # fmt: skip
+    guessed = {entry.get("field") for entry in row.get("assumed", ())}
     quantization = None
     if quant:
         quantization = Quantization(quant["kind"], bool(quant.get("double", False)), quant.get("rest", compute))
@@ -117,7 +118,7 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
         attention=t.get("attention"), loss=t.get("loss"), compile=bool(t.get("compile", False)), dropout=t.get("dropout"),
         adapter=adapter, quantization=quantization, offload=frozenset(k for k, v in (t.get("offload") or {}).items() if v),
         optimizer_in_backward=bool(t.get("optimizer_in_backward", False)),
-        param_dtype=None if quant else kinds.get("param"), grad_dtype=kinds.get("grad"), master_dtype=kinds.get("master"),
+        param_dtype=None if quant else kinds.get("param"), grad_dtype=None if "training.dtypes.grad" in guessed else kinds.get("grad"), master_dtype=kinds.get("master"),
         optim_dtype=kinds.get("optim"), compute_dtype=kinds.get("compute"), fp8_recipe=kinds.get("fp8_recipe"),
         date=software.get("date", ""),
         lengths="longest-first" if "longest training example forced" in row.get("notes", "") else "equal",

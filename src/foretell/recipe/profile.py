@@ -81,6 +81,10 @@ class Profile:
     kept stays as in eager code."""
     adapter_fsdp_units: Literal["", "root", "split", "layers"] = ""
     """FSDP units where only adapters train (empty: as the style says)."""
+    pipe_buffers: bool = False
+    """DeepSpeed's pipeline engine keeps outputs, a received input and a received gradient beside the graph."""
+    no_dropout: tuple[str, ...] = ()
+    """Model types whose modules here never drop anything."""
     no_sync: bool = False
     """Gradient accumulation skips reduction: FSDP keeps whole gradients between micro-batches."""
     aliases: tuple[str, ...] = ()

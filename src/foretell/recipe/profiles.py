@@ -39,7 +39,8 @@ _MEGATRON = {
 }
 _DEEPSPEED = {
     **_PURE,
-    **{p: Formats(p, "fp32", "fp32", "fp32", p, p) for p in ("bf16", "fp16")},
+    # engine.get_data_types: gradients accumulate in the model's format with ZeRO, in fp32 (bf16) without (resolve)
+    **{p: Formats(p, p, "fp32", "fp32", p, p) for p in ("bf16", "fp16")},
 }
 
 _HF_LOOP = Style(
@@ -106,6 +107,16 @@ _ALL = (
         name="deepspeed", title="DeepSpeed ZeRO",
         style=Style(norm="eager", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
         formats=_DEEPSPEED, sources=("deepspeedai/DeepSpeed deepspeed/runtime/zero",), sharding="deepspeed", default_zero=1, optimizer_impl="fused",
+    ),
+    Profile(
+        # megatron/model (fused LayerNorm, scores masked in place), core/tensor_parallel/cross_entropy.py; DeepSpeed
+        # runtime/pipe/engine.py (pipe buffers); sailor's OPTModelPipe (third_party/Megatron-DeepSpeed model/opt_model.py)
+        name="megatron-deepspeed", title="Megatron-DeepSpeed (DeepSpeed pipeline engine)",
+        style=Style(norm="fused", gate="eager", rope="eager", attention="eager", loss="vocab-parallel-copies", logits_held="compute"),
+        formats=_DEEPSPEED, sources=("deepspeedai/Megatron-DeepSpeed", "eth-easl/sailor cf2c8e3"), sharding="deepspeed",
+        zero=(0, 1, 2, 3), pipeline=True, tensor=True, losses=(("vocab-parallel", "vocab-parallel-copies"),),
+        gradients="buffer", ddp_bucket=False, optimizer_impl="fused", rewrite="megatron-deepspeed", pipe_buffers=True,
+        no_dropout=("opt",),
     ),
     Profile(
         name="megatron-core", title="Megatron-Core with Transformer Engine",

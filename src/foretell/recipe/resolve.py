@@ -73,6 +73,11 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
         etp=par.etp if par.etp is not None else _expert_tp(par, profile),
         sharding=par.sharding or profile.sharding,  # type: ignore[arg-type]
     )
+    if sharding == "deepspeed":
+        if par.zero == 0 and recipe.grad_dtype is None and formats.param == "bf16" and formats.master:
+            formats = replace(formats, grad="fp32")  # BF16_Optimizer accumulates in fp32
+        if par.zero >= 2 and "optimizer" in recipe.offload:  # ZeRO-Offload: averaged gradients live on the host
+            recipe = replace(recipe, offload=recipe.offload | {"grads"})
     if recipe.adapter is not None and recipe.adapter.dropout is None:
         recipe = replace(recipe, adapter=replace(recipe.adapter, dropout=profile.lora_dropout))
     if recipe.quantization is not None and not recipe.quantization.rest:

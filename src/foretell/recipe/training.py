@@ -81,6 +81,8 @@ class TrainingRecipe:
     compute_dtype: str | None = None
     fp8_recipe: str | None = None
     communication_buffer_fraction: float | None = None
+    reduce_bucket: int | None = None
+    """DeepSpeed ``reduce_bucket_size`` in elements (None: hidden size squared, what transformers' ``auto`` gives)."""
     expandable_segments: bool | None = None
     """``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` (None: the framework's launcher decides)."""
     grad_accum_fusion: bool | None = None
