@@ -158,6 +158,8 @@ class Attention(Operator):
     """False where the model's code can only run the eager form (scores stored), whatever the user asks."""
     dropout: float = 0.0
     """Probability with which attention weights are dropped in training (the model's own default)."""
+    heads_first: bool = False
+    """The model's code lays queries out heads first, so that the kernel's output is copied before its projection."""
     softcap: bool = False
     """Scores are capped with a tanh (Gemma 2): one more score tensor where scores are stored."""
 
@@ -280,6 +282,8 @@ class Head(Operator):
     rows: int
     bias: bool = False
     tied: bool = False
+    softcap: bool = False
+    """Logits are capped with a tanh (Gemma 2), whose result is kept."""
 
     @property
     def width(self) -> int:

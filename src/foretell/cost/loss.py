@@ -45,6 +45,11 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
         logits = scale_and_bias(e, op, logits, v, "tp")
     elif adapter is not None:
         logits = lora(e, op, x, logits, adapter, "sp", "tp")
+    if op.softcap:
+        capped = e.size(v, logits.unit, "tp", "logits")
+        inner = e.tape.node(f"{op.name}.tanh", [logits], capped, unit=logits.unit)
+        e.tape.nodes[-1].saved = (inner,) if inner.grad else ()
+        logits = e.tape.node(f"{op.name}.cap", [inner], capped, unit=inner.unit)
     if form == "none":
         return logits
     if form == "chunked":

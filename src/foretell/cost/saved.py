@@ -336,7 +336,7 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
         )
         if out.grad:
             e.tape.nodes[-1].saved = (*node_saved, out)
-        if st.heads_first:
+        if st.heads_first or op.heads_first:
             out = e.tape.node(f"{op.name}.reshape", [out], out_size, unit=unit)
         return out
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from foretell.arch.architecture import Architecture, Block, Stack
-from foretell.arch.operators import Embedding, Head, Operator
+from foretell.arch.operators import Attention, Embedding, Head, Operator
 from foretell.arch.readers._config import Config
 
 
@@ -24,6 +25,14 @@ def stack(name: str, layers: Sequence[Hashable], make: Any, *, width: int, strea
         for key in keys
     )  # fmt: skip
     return Stack(name=name, blocks=blocks, pattern=tuple(keys.index(key) for key in layers))
+
+
+def _capped(trunk: Stack) -> Stack:
+    """The stack with a cap on its attention scores."""
+    blocks = (
+        replace(b, ops=tuple(replace(op, softcap=True) if isinstance(op, Attention) else op for op in b.ops)) for b in trunk.blocks
+    )
+    return replace(trunk, blocks=tuple(blocks))
 
 
 def decoder(
@@ -50,7 +59,10 @@ def decoder(
     """A causal language model: token table (and ``embed`` operators), trunk, ``final`` norm, output head."""
     tail: list[Operator] = list(final)
     if head:
-        tail.append(Head(name="lm_head", dim=embed_dim or hidden, rows=vocab, tied=tied, bias=head_bias))
+        capped = cfg.has("final_logit_softcapping")
+        tail.append(Head(name="lm_head", dim=embed_dim or hidden, rows=vocab, tied=tied, bias=head_bias, softcap=capped))
+    if cfg.has("attn_logit_softcapping"):
+        trunk = _capped(trunk)
     return Architecture(
         name=cfg.model_type,
         model_type=cfg.model_type,

@@ -7,11 +7,14 @@ Source: transformers 5.24.0 ``modeling_whisper``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foretell.arch.architecture import Architecture
 from foretell.arch.builders import norm
 from foretell.arch.operators import (
     Act,
     Add,
+    Attention,
     Conv,
     Dropout,
     Embedding,
@@ -106,11 +109,15 @@ def _layer(cfg: Config, hidden: int, heads: int, ffn: int, decoder: bool) -> lis
     drop, attn_drop = cfg.float("dropout", 0.0), cfg.float("attention_dropout", 0.0)
     fn, act_drop = cfg.str("activation_function", "gelu"), cfg.float("activation_dropout", 0.0)
 
+    def heads_first(ops: list[Operator]) -> list[Operator]:
+        return [replace(op, heads_first=True) if isinstance(op, Attention) else op for op in ops]
+
     def attend(x: str) -> list[Operator]:
-        return mha(x, hidden=hidden, heads=heads, k_bias=False, causal=decoder, dropout=attn_drop)
+        return heads_first(mha(x, hidden=hidden, heads=heads, k_bias=False, causal=decoder, dropout=attn_drop))
 
     def cross(x: str) -> list[Operator]:
-        return mha(x, hidden=hidden, heads=heads, k_bias=False, memory="memory", prefix="cross_", dropout=attn_drop)
+        ops = mha(x, hidden=hidden, heads=heads, k_bias=False, memory="memory", prefix="cross_", dropout=attn_drop)
+        return heads_first(ops)
 
     def feed(x: str) -> list[Operator]:
         return ffn2(x, hidden=hidden, ffn=ffn, fn=fn, dropout=act_drop)
