@@ -60,7 +60,7 @@ def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -
         optimizer.add(_optimizer_states(block, plan, opt), n)
     gradients = Lin()
     master = Lin()
-    keeps_master = formats.master is not None and formats.master != formats.param
+    keeps_master = formats.master is not None and formats.master != formats.param and opt.master
     adapter = plan.recipe.adapter
     for key, count in trained.items():
         wide = unit(adapter.dtype) if adapter is not None else unit(formats.grad)

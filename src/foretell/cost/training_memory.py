@@ -135,9 +135,28 @@ def training_memory(arch: Architecture, run: Run) -> list[StageMemory]:
     return out
 
 
+PARTS = (
+    ("weights", "adapters"), ("gradients",), ("master_weights", "optimizer_state"), ("activations", "logits"),
+)  # fmt: skip
+"""What authors list when they add up a run's memory: parameters, gradients, optimizer states, activations."""
+
+
+def listed_parts(arch: Architecture, run: Run, stage: int = 0) -> float:
+    """Sum of the largest value that each of :data:`PARTS` has at any time (they need not be large together);
+    activations at the end of the forward pass, where authors measure them."""
+    basis = Basis(sizes_of(run))
+    highest_of = dict.fromkeys(PARTS, 0.0)
+    for phase, points in fold_run(arch, run)[stage].phases.items():
+        for p in points:
+            terms = breakdown(p.size, basis)
+            for part in PARTS if phase == "loss" else PARTS[:-1]:
+                highest_of[part] = max(highest_of[part], sum(terms.get(name, 0.0) for name in part))
+    return sum(highest_of.values())
+
+
 def worst(stage_memory: list[StageMemory]) -> StageMemory:
     """The rank that needs most."""
     return max(stage_memory, key=lambda s: s.peak.bytes)
 
 
-__all__ = ["Level", "StageMemory", "fold_run", "sizes_of", "training_memory", "worst"]
+__all__ = ["Level", "StageMemory", "fold_run", "listed_parts", "sizes_of", "training_memory", "worst"]

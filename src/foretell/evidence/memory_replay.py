@@ -7,7 +7,7 @@ from typing import Any
 
 from foretell.cost.levels import Levels, levels
 from foretell.cost.overheads import interval, regime
-from foretell.cost.training_memory import training_memory, worst
+from foretell.cost.training_memory import listed_parts, training_memory, worst
 
 from foretell.errors import ForetellError
 from foretell.evidence.memory_rows import MemoryRow, Skip, framework_of, read_row
@@ -58,7 +58,7 @@ def _scored(common: dict[str, Any], ready: MemoryRow, found: Levels, hardware: H
     elif level == "static":
         point, level = found.static, "allocated"
     elif level == "parts":
-        point, level = found.parts, "allocated"
+        point, level = listed_parts(ready.arch, ready.run, ready.stage or 0), "allocated"
     else:
         point = getattr(found, level)
     spread = regime(name, level, common["confidence"])

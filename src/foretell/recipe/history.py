@@ -31,6 +31,13 @@ HISTORY = (
     ),
     *(
         Change(
+            name, "transformers 4.31 (2023-07-18): before, LlamaForCausalLM left the logits in half precision",
+            until="2023-07-18", style=(("logits_upcast", False),),
+        )
+        for name in ("peft", "fsdp-qlora", "fsdp1", "fsdp2", "deepspeed", "hf-trainer")
+    ),
+    *(
+        Change(
             name, "transformers 4.46 (loss/loss_utils.py): before, the model returned fp32 logits and shifted a copy of them",
             until="2024-10-24", style=(("logits_held", "float"), ("logits_shift", True)),
         )
