@@ -36,7 +36,7 @@ DERIVED = {
     "activation_sparsity_pattern", "attention_head_dim", "attention_hidden_size", "d_head", "embedding_size",
     "ffn_hidden_size", "full_attn_idxs", "head_dim", "indexer_types", "intermediate_size", "layer_types",
     "layers_block_type", "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads",
-    "linear_value_head_dim", "lru_width", "mamba_d_head", "mlp_layer_types", "moe_layers", "no_rope_layers",
+    "linear_value_head_dim", "lru_width", "mamba_d_head", "mamba_dt_rank", "mlp_layer_types", "moe_layers", "no_rope_layers",
     "num_attention_heads_per_layer", "num_decoder_layers", "num_key_value_heads", "num_kv_heads",
     "num_sliding_attention_heads", "output_hidden_size", "pooler_output_size", "qk_head_dim", "time_step_rank",
     "v_head_dim", "word_embed_proj_dim",

@@ -5,6 +5,7 @@ Imports errors only.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -33,7 +34,7 @@ class DType:
         >>> dtype("nf4").bytes_per_element, dtype("bf16").bytes_per_element
         (Fraction(9, 16), Fraction(2, 1))
         """
-        return Fraction(self.bits, 8) + sum(Fraction(bits, 8 * block) for block, bits in self.scales)
+        return _bytes_per_element(self.bits, self.scales)
 
     def nbytes(self, elements: Any) -> Any:  # noqa: ANN401  # int -> int, integer array -> integer array
         """Bytes of a tensor of `elements` elements (an int or an integer array), partial blocks rounded up.
@@ -45,6 +46,12 @@ class DType:
         for block, bits in self.scales:
             total = total + (-(-elements // block) * bits) // 8
         return total
+
+
+@functools.cache
+def _bytes_per_element(bits: int, scales: tuple[tuple[int, int], ...]) -> Fraction:
+    """Return the exact bytes; kept, since every term of every fold asks for them."""
+    return Fraction(bits, 8) + sum(Fraction(scale, 8 * block) for block, scale in scales)
 
 
 _QLORA = "QLoRA, arXiv:2305.14314 (2023-05), section 3: blocks of 64, scales in blocks of 256"

@@ -46,56 +46,46 @@ def attention(
     """
     p = prefix
     v_dim = v_dim or head_dim
-    q_w, k_w, v_w = heads * head_dim, kv_heads * head_dim, kv_heads * v_dim
-    rotary = head_dim if rotary is None else rotary
-    ops: list[Operator] = []
+    widths = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * v_dim}
+    names = {which: f"{p}{fused}" if fused else f"{p}{which}_proj" for which in widths}
+    if shared_kv:
+        names["v"] = names["k"]
     if fused:
-        q = k = v = f"{p}{fused}"
-        ops.append(Linear(name=q, ins=(x,), d_in=hidden, d_out=q_w + k_w + v_w, bias=qkv_bias, split="col"))
+        made = {names["q"]: sum(widths.values())}
     else:
-        q, k, v = f"{p}q_proj", f"{p}k_proj", f"{p}v_proj" if not shared_kv else f"{p}k_proj"
-        widths = {q: q_w * (2 if gate else 1)}
+        made = {names["q"]: widths["q"] * (2 if gate else 1)}
         if not foreign_kv:
-            widths |= {k: k_w, v: v_w}
-        ops += [
-            Linear(name=name, ins=(x,), d_in=hidden, d_out=width, bias=qkv_bias, split="col")
-            for name, width in widths.items()
-        ]
-    q_gate = q
-    sides = [("q", heads)] if foreign_kv else [("q", heads), ("k", kv_heads)]
-    now = {"q": q, "k": k}
-
-    def norms() -> None:
-        if qk_norm is None:
-            return
-        for which, n in sides:
+            made |= {names["k"]: widths["k"], names["v"]: widths["v"]}
+    ops: list[Operator] = [
+        Linear(name=name, ins=(x,), d_in=hidden, d_out=width, bias=qkv_bias, split="col") for name, width in made.items()
+    ]
+    now = dict(names)
+    turn = head_dim if rotary is None else rotary
+    steps = ("rope", "norm") if norm_after_rope else ("norm", "rope")
+    for step in steps:
+        for which, n in (("q", heads),) if foreign_kv else (("q", heads), ("k", kv_heads)):
             dim, groups = (head_dim, n) if qk_norm_per_head else (n * head_dim, 1)
-            name = f"{p}{which}_norm"
-            ops.append(replace(qk_norm, name=name, ins=(now[which],), dim=dim, groups=groups, split=True))
+            name = f"{p}{which}_{step}"
+            if step == "norm" and qk_norm is not None:
+                ops.append(replace(qk_norm, name=name, ins=(now[which],), dim=dim, groups=groups, split=True))
+            elif step == "rope" and turn:
+                ops.append(Rope(name=name, ins=(now[which],), heads=n, dim=head_dim, rotary=turn))
+            else:
+                continue
             now[which] = name
-
-    if not norm_after_rope:
-        norms()
-    if rotary:
-        for which, n in sides:
-            name = f"{p}{which}_rope"
-            ops.append(Rope(name=name, ins=(now[which],), heads=n, dim=head_dim, rotary=rotary))
-            now[which] = name
-    if norm_after_rope:
-        norms()
     if v_norm is not None and not foreign_kv:
-        ops.append(replace(v_norm, name=f"{p}v_norm", ins=(v,), dim=v_dim, groups=kv_heads, split=True))
-        v = f"{p}v_norm"
+        ops.append(replace(v_norm, name=f"{p}v_norm", ins=(now["v"],), dim=v_dim, groups=kv_heads, split=True))
+        now["v"] = f"{p}v_norm"
     extra = (Weight(f"{p}sinks", (heads,), "tp"),) if sinks else ()
     ops.append(
         Attention(
-            name=f"{p}attn", ins=(now["q"],) if foreign_kv else (now["q"], now["k"], v), heads=heads,
+            name=f"{p}attn", ins=(now["q"],) if foreign_kv else (now["q"], now["k"], now["v"]), heads=heads,
             kv_heads=kv_heads, head_dim=head_dim, v_dim=v_dim, causal=causal, window=window, extra=extra,
             dropout=dropout, fused=not eager,
         )
     )  # fmt: skip
     if gate:
-        ops.append(Gate(name=f"{p}attn_gate", ins=(q_gate, f"{p}attn"), fn="sigmoid", features=heads * v_dim))
+        ops.append(Gate(name=f"{p}attn_gate", ins=(names["q"], f"{p}attn"), fn="sigmoid", features=heads * v_dim))
     ops.append(Linear(name=f"{p}{out}", d_in=heads * v_dim, d_out=hidden, bias=o_bias, split="row"))
     return ops
 
@@ -136,9 +126,7 @@ def mla(
         Rope(name="q_rope", ins=(q,), heads=heads, dim=qk, rotary=rope),
         Slice(name="v_slice", ins=("kv_b_proj",), features=heads * v_dim),
         Rope(name="k_rope", ins=("kv_b_proj",), heads=heads, dim=qk, rotary=rope),
-        Attention(
-            name="attn", ins=("q_rope", "k_rope", "v_slice"), heads=heads, kv_heads=heads, head_dim=qk, v_dim=v_dim
-        ),
+        Attention(name="attn", ins=("q_rope", "k_rope", "v_slice"), heads=heads, kv_heads=heads, head_dim=qk, v_dim=v_dim),
     ]
     if out_gate:
         width = heads * v_dim

@@ -6,6 +6,7 @@ operator.  Every helper returns operators whose last one leaves the sub-layer's 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from foretell.arch._attention import attention, mla
@@ -82,6 +83,7 @@ def moe(
     router_in: str = "",
     dense: bool = False,
     latent: int = 0,
+    latent_bias: bool = False,
     shared_ffn: int = 0,
     shared_gated: bool | None = None,
     shared_gate: bool = False,
@@ -101,7 +103,7 @@ def moe(
         )
     ]  # fmt: skip
     if latent:
-        ops.append(Linear(name="latent_down", ins=(x,), d_in=hidden, d_out=latent))
+        ops.append(Linear(name="latent_down", ins=(x,), d_in=hidden, d_out=latent, bias=latent_bias))
         source = "latent_down"
     ops.append(
         Experts(
@@ -110,13 +112,11 @@ def moe(
         )
     )  # fmt: skip
     if latent:
-        ops.append(Linear(name="latent_up", d_in=latent, d_out=hidden))
+        ops.append(Linear(name="latent_up", d_in=latent, d_out=hidden, bias=latent_bias))
     routed = ops[-1].name
     if shared_ffn:
         g = gated if shared_gated is None else shared_gated
-        ops += mlp(
-            x, hidden=hidden, ffn=shared_ffn, fn=fn, gated=g, bias=shared_bias, fused=shared_fused, prefix="shared_"
-        )
+        ops += mlp(x, hidden=hidden, ffn=shared_ffn, fn=fn, gated=g, bias=shared_bias, fused=shared_fused, prefix="shared_")
         out = "shared_down_proj"
         if shared_gate:
             ops.append(Linear(name="shared_gate", ins=(x,), d_in=hidden, d_out=1))
@@ -145,7 +145,8 @@ PLACES: dict[str, tuple[str, str]] = {
 """Where a layer's norms stand -> the tensors that its mixer and its feed-forward must read.
 
 ``pre``: before each sub-layer.  ``post``: on each sub-layer's output, inside the residual (OLMo 2).  ``sandwich``:
-both (Gemma 2).  ``after``: on each residual sum (the original transformer).  ``parallel``: one norm feeds both, one residual sum (GPT-J).  ``parallel2``: a norm each (NeoX).
+both (Gemma 2).  ``after``: on each residual sum (the original transformer).  ``parallel``: one norm feeds both,
+one residual sum (GPT-J).  ``parallel2``: a norm each (NeoX).
 """
 
 
@@ -170,19 +171,27 @@ def layer(
         return replace(template, name=name, ins=(source,), dim=hidden)
 
     if place in ("parallel", "parallel2"):
-        ops: list[Operator] = [norm_of("norm1", "x")]
-        if place == "parallel2":
-            ops.append(norm_of("norm2", "x"))
-        ops += [*mixer, *ffn]
-        sources = []
-        for tensor, p in ((mixer[-1].name, first), (ffn[-1].name, dropout)):
-            if p:
-                ops.append(Dropout(name=f"{tensor}_drop", ins=(tensor,), features=hidden, p=p))
-            sources.append(f"{tensor}_drop" if p else tensor)
-        return [*ops, Add(name="add2", ins=("x", *sources), features=hidden)]
-    ops = []
+        norms: list[Operator] = [norm_of(f"norm{i}", "x") for i in range(1, 3 if place == "parallel2" else 2)]
+        sums: list[Operator] = [
+            Dropout(name=f"{part[-1].name}_drop", ins=(part[-1].name,), features=hidden, p=p)
+            for part, p in ((mixer, first), (ffn, dropout))
+        ]
+        return [*norms, *mixer, *ffn, *sums, Add(name="add2", ins=("x", *(op.name for op in sums)), features=hidden)]
+    return _serial(mixer, ffn, norm_of, place, hidden, (first, dropout))
+
+
+def _serial(
+    mixer: list[Operator],
+    ffn: list[Operator],
+    norm_of: Callable[[str, str], Norm],
+    place: str,
+    hidden: int,
+    dropouts: tuple[float, float],
+) -> list[Operator]:
+    """The two sub-layers one after the other, each with its residual; an empty one is left out."""
+    ops: list[Operator] = []
     before = "x"
-    for i, (part, p) in enumerate(((mixer, first), (ffn, dropout)), start=1):
+    for i, (part, p) in enumerate(zip((mixer, ffn), dropouts, strict=True), start=1):
         if not part:
             continue
         if place in ("pre", "sandwich"):

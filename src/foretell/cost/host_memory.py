@@ -43,7 +43,7 @@ def default_load(framework: str) -> Load:
     """Return how a framework's usual script loads a model.
 
     torchtitan and Megatron build on the meta device or shard by shard; accelerate's FSDP loads on rank 0
-    where ``fsdp_cpu_ram_efficient_loading`` is on (its default); a bare ``from_pretrained`` loads in each rank.
+    where ``fsdp_cpu_ram_efficient_loading`` is on (its default); bare ``from_pretrained`` loads in each rank.
     """
     if framework in ("torchtitan", "nanotron") or framework.startswith("megatron"):
         return "meta"

@@ -56,25 +56,29 @@ class Overheads:
     nccl: float
     """Buffers of the communicators, outside the allocator."""
     cuda_like: bool
+    pooled_fraction: float = 0.0
+    """The same where the fold already counts a pool per stream (FSDP2)."""
     notes: tuple[str, ...] = ()
 
-    def reserved(self, allocated: Any, resident: Any) -> Any:  # noqa: ANN401  # numbers or arrays
+    def reserved(self, peak: Any, resident: Any, *, pooled: bool = False) -> Any:  # noqa: ANN401  # or arrays
         """Bytes that the caching allocator holds at the peak; linear, so that a sweep may use it as it is.
+
+        `peak`: allocated bytes at the peak, or (`pooled`) the sum of the streams' pools that the fold counts.
 
         >>> Overheads(0.1, 0, 10, 0, 0, True).reserved(100.0, 60.0)
         114.0
         """
-        slack = self.slack_fraction * (allocated - resident) + self.slack_floor
-        return allocated + slack + self.workspace
+        fraction = self.pooled_fraction if pooled else self.slack_fraction
+        return peak + fraction * (peak - resident) + self.slack_floor + self.workspace
 
     @property
     def outside(self) -> float:
         """Bytes of the process outside the allocator."""
         return self.context + self.nccl
 
-    def terms(self, allocated: float, resident: float) -> dict[str, float]:
+    def terms(self, allocated: float, reserved: float) -> dict[str, float]:
         """Return the terms above allocated memory; those that are zero are left out."""
-        slack = self.slack_fraction * (allocated - resident) + self.slack_floor
+        slack = reserved - allocated - self.workspace
         values = (slack, self.workspace, self.context, self.nccl)
         return {name: value for name, value in zip(_NAMES, values, strict=True) if value}
 
@@ -90,18 +94,16 @@ def communicators(run: Run) -> int:
     return sum(groups)
 
 
-def overheads(run: Run, hardware: HardwareNode, *, expandable: bool | None = None) -> Overheads:
-    """Return the overheads of a run on a device; `expandable` segments: None is the framework's default."""
+def overheads(run: Run, hardware: HardwareNode) -> Overheads:
+    """Return the overheads of a run on a device."""
     if not hardware.cuda_like:
         note = f"{hardware.name} is not CUDA-like: allocated memory only, its runtime's own is not modelled"
         return Overheads(0.0, 0.0, 0.0, 0.0, 0.0, cuda_like=False, notes=(note,))
     data = calibration()
-    on = run.profile.expandable if expandable is None else expandable
-    slack = data["slack"]["expandable" if on else "native"]
+    slack = data["slack"]["expandable" if run.expandable else "native"]
     family = hardware.compute_capability or "default"
-    context = hardware.context_bytes
-    if context is None:
-        context = _family(data["context_bytes"], family)
+    known = hardware.context_bytes
+    context = _family(data["context_bytes"], family) if known is None else float(known)
     nccl = 0.0
     if run.par.world > 1:
         nccl = communicators(run) * float(data["nccl_bytes"]["communicator"]["value"])
@@ -111,9 +113,10 @@ def overheads(run: Run, hardware: HardwareNode, *, expandable: bool | None = Non
         float(slack["fraction"]),
         float(slack["floor_bytes"]),
         _family(data["workspace_bytes"], family),
-        float(context),
+        context,
         nccl,
         cuda_like=True,
+        pooled_fraction=float(data["slack"]["pooled"]["fraction"]),
     )
 
 

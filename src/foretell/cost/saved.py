@@ -82,12 +82,17 @@ class Emitter:
         """Gradients of the trainable weights of ``op``."""
         return self.weights.gradient(op)
 
+    def outside(self, name: str) -> Tensor:
+        """A tensor that another block made (``"skip"``): its bytes are counted there, where it is kept."""
+        self.env[name] = Tensor(name, Lin(), self.input_grad, unit=self.style.residual)
+        return self.env[name]
+
     def emit(self) -> Tensor:
         """All operators in order; returns the block's output."""
         previous = self.env.get("x")
         local: list[Tensor] = []
         for i, op in enumerate(self.block.ops):
-            ins = [self.env[name] for name in op.ins] if op.ins else ([previous] if previous is not None else [])
+            ins = [self.env.get(name) or self.outside(name) for name in op.ins] if op.ins else ([previous] if previous is not None else [])
             self.rows, self.per = next((self.places.get(t, self.home) for t in ins if t.size or t.name == "memory"), self.home)
             rule: Callable[..., Tensor] | None = getattr(op, "emit", None)
             out = rule(self, *ins) if rule is not None else RULES[type(op)](self, op, *ins)

@@ -6,8 +6,10 @@ A key that is present with ``null`` is ``None``, as transformers takes it.
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
@@ -18,6 +20,9 @@ from foretell.errors import ConfigError
 _MISSING = object()
 MAX_SIZE = 2**40
 """Largest integer accepted for a shape; anything above is a typing error or an attack."""
+MAX_COUNT = 100_000
+"""Largest number of layers (of anything that becomes a list as long as the number)."""
+_COUNT = re.compile(r"(^|_)(layers?|depths?|layers_per_block|groups|group_num|outputs|point_embeddings)(\[\d+\])?$")
 
 
 @lru_cache(maxsize=1)
@@ -44,7 +49,9 @@ def class_defaults(model_type: str) -> dict[str, Any]:
 class Config:
     """Typed, defaulted, error-reporting view of one configuration object (nested ones through :meth:`sub`)."""
 
-    def __init__(self, raw: Mapping[str, Any], *, where: str, model_type: str | None = None, prefix: str = "") -> None:
+    def __init__(
+        self, raw: Mapping[str, Any], *, where: builtins.str, model_type: builtins.str | None = None, prefix: builtins.str = ""
+    ) -> None:
         self.raw = raw
         self.where = where
         self.prefix = prefix
@@ -56,12 +63,12 @@ class Config:
 
     # -- lookup ---------------------------------------------------------------------------------------------
 
-    def _lookup(self, key: str) -> Any:
+    def _lookup(self, key: builtins.str) -> Any:
         self.read.add(key)
         if key in self.raw:
             return self.raw[key]
-        for alias, target in self.aliases.items():
-            if target == key and alias in self.raw:
+        for alias, named in self.aliases.items():
+            if named == key and alias in self.raw:
                 self.read.add(alias)
                 return self.raw[alias]
         target = self.aliases.get(key)
@@ -69,11 +76,11 @@ class Config:
             return self._lookup(target)
         return self.defaults.get(key, _MISSING)
 
-    def has(self, key: str) -> bool:
+    def has(self, key: builtins.str) -> builtins.bool:
         """Whether the file or the class gives ``key`` a value other than null."""
         return self._lookup(key) not in (_MISSING, None)
 
-    def get(self, *keys: str, default: Any = _MISSING) -> Any:
+    def get(self, *keys: builtins.str, default: Any = _MISSING) -> Any:
         """First of ``keys`` that is present and not null; ``default``; or an error naming the keys."""
         for key in keys:
             value = self._lookup(key)
@@ -85,21 +92,23 @@ class Config:
 
     # -- typed ----------------------------------------------------------------------------------------------
 
-    def int(self, *keys: str, default: Any = _MISSING, low: int = 0) -> Any:
+    def int(self, *keys: builtins.str, default: Any = _MISSING, low: builtins.int = 0) -> Any:
         """An integer >= ``low`` (``default`` may be None)."""
         value = self.get(*keys, default=default)
         if value is default and default is not _MISSING:
             return value
         return self.check_int(keys[0], value, low)
 
-    def check_int(self, key: str, value: Any, low: int = 0) -> int:
+    def check_int(self, key: builtins.str, value: Any, low: builtins.int = 0) -> builtins.int:
         if isinstance(value, float) and math.isfinite(value) and value == int(value):
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MAX_SIZE:
-            raise self.error(key, value, f"an integer between {low} and 2^40", "correct the value")
+        high = MAX_COUNT if _COUNT.search(key) else MAX_SIZE
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            top = f"{MAX_COUNT}" if high == MAX_COUNT else "2^40"
+            raise self.error(key, value, f"an integer between {low} and {top}", "correct the value")
         return value
 
-    def ints(self, key: str, *, default: Any = _MISSING) -> Any:
+    def ints(self, key: builtins.str, *, default: Any = _MISSING) -> Any:
         """A list of integers, each >= 0."""
         value = self.get(key, default=default)
         if value is default and default is not _MISSING:
@@ -108,13 +117,13 @@ class Config:
             raise self.error(key, value, "a list of integers", "correct the value")
         return [self.check_int(f"{key}[{i}]", v) for i, v in enumerate(value)]
 
-    def float(self, key: str, default: float) -> float:
+    def float(self, key: builtins.str, default: builtins.float) -> builtins.float:
         value = self.get(key, default=default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self.error(key, value, "a finite number", "correct the value")
         return float(value)
 
-    def bool(self, key: str, default: bool = False) -> bool:
+    def bool(self, key: builtins.str, default: builtins.bool = False) -> builtins.bool:
         value = self.get(key, default=default)
         if not isinstance(value, bool):
             if value in (0, 1):
@@ -122,13 +131,13 @@ class Config:
             raise self.error(key, value, "true or false", "correct the value")
         return value
 
-    def str(self, key: str, default: str = "") -> str:
+    def str(self, key: builtins.str, default: builtins.str = "") -> builtins.str:
         value = self.get(key, default=default)
         if not isinstance(value, str):
             raise self.error(key, value, "a string", "correct the value")
         return value
 
-    def list(self, key: str, default: Any = _MISSING) -> Any:
+    def list(self, key: builtins.str, default: Any = _MISSING) -> Any:
         value = self.get(key, default=default)
         if value is default and default is not _MISSING:
             return value
@@ -136,7 +145,7 @@ class Config:
             raise self.error(key, value, "a list", "correct the value")
         return list(value)
 
-    def sub(self, *keys: str, model_type: str | None = None) -> Config:
+    def sub(self, *keys: builtins.str, model_type: builtins.str | None = None) -> Config:
         """A nested configuration; the class default's keys fill the gaps of the file's."""
         value: Any = {}
         key = keys[0]
@@ -147,26 +156,26 @@ class Config:
                 break
         if not isinstance(value, Mapping):
             raise self.error(key, value, "an object", "give a nested configuration")
-        own = next((self.defaults[k] for k in keys if isinstance(self.defaults.get(k), dict)), {})
+        own: dict[builtins.str, Any] = next((self.defaults[k] for k in keys if isinstance(self.defaults.get(k), dict)), {})
         nested_type = value.get("model_type", model_type or own.get("model_type"))
         child = Config(value, where=self.where, model_type=nested_type, prefix=f"{self.prefix}{key}.")
         if not child.defaults and own:
             child.defaults = own
         return child
 
-    def like(self, model_type: str) -> Config:
+    def like(self, model_type: builtins.str) -> Config:
         """The same content with the class defaults of another model type."""
         return Config({**self.raw, "model_type": model_type}, where=self.where, prefix=self.prefix)
 
     # -- errors ---------------------------------------------------------------------------------------------
 
-    def error(self, field: str, value: Any, allowed: str, hint: str) -> ConfigError:
+    def error(self, field: builtins.str, value: Any, allowed: builtins.str, hint: builtins.str) -> ConfigError:
         """A :class:`ConfigError` that repeats the field, its value and where it stood."""
         return ConfigError(
             "cannot be used", field=f"{self.prefix}{field}", value=value, allowed=allowed, where=self.where, hint=hint
         )
 
-    def divides(self, field: str, whole: int, part: int) -> int:
+    def divides(self, field: builtins.str, whole: builtins.int, part: builtins.int) -> builtins.int:
         """``whole / part``, or an error when it is not whole."""
         if part <= 0 or whole % part:
             raise self.error(field, part, f"a divisor of {whole}", "correct the value")

@@ -1,4 +1,4 @@
-"""What encoders, encoder-decoders and vision towers share: multi-head attention, layers, task heads, class choice.
+"""What encoders, encoder-decoders and towers share: attention, layers, task heads, choice of the class.
 
 The class whose parameters are counted is the one that ``architectures`` names.  Without that key (or with a
 class that the family lacks) a reader takes the class its family is usually trained as and says so in its
@@ -51,7 +51,7 @@ def mha(
     dropout: float = 0.0,
     prefix: str = "",
 ) -> list[Operator]:
-    """Multi-head attention with the bias of each projection told apart; the last operator is ``{prefix}o_proj``.
+    """Multi-head attention with a bias flag for each projection; the last operator is ``{prefix}o_proj``.
 
     ``packed`` makes q, k and v one matrix (``{prefix}qkv``).  ``memory`` names the tensor keys and values are
     made from in a cross attention, ``memory_dim`` its width.  ``qk_norm`` is a per-head template.
@@ -78,7 +78,8 @@ def mha(
         for which, src, n in (("q", q, heads), ("k", k, kv)):
             ops.append(
                 Norm(
-                    name=f"{p}{which}_norm", ins=(src,), dim=d, groups=n, kind=qk_norm.kind, bias=qk_norm.bias,
+                    name=f"{p}{which}_norm", ins=(src,), dim=d, groups=n, kind=qk_norm.kind,
+                    bias=qk_norm.bias,
                     affine=qk_norm.affine, split=True,
                 )
             )  # fmt: skip
@@ -98,7 +99,14 @@ def mha(
 
 
 def ffn2(
-    x: str, *, hidden: int, ffn: int, fn: str = "gelu", bias: bool = True, dropout: float = 0.0, prefix: str = ""
+    x: str,
+    *,
+    hidden: int,
+    ffn: int,
+    fn: str = "gelu",
+    bias: bool = True,
+    dropout: float = 0.0,
+    prefix: str = "",
 ) -> list[Operator]:
     """The two-matrix feed-forward network ``fc2(fn(fc1(x)))``; ``dropout`` follows the activation."""
     p = prefix
@@ -113,9 +121,13 @@ def ffn2(
 
 
 def pre_norm(
-    sublayers: Sequence[tuple[Callable[[str], list[Operator]], float]], *, hidden: int, kind: str = "layer", bias: bool = True
+    sublayers: Sequence[tuple[Callable[[str], list[Operator]], float]],
+    *,
+    hidden: int,
+    kind: str = "layer",
+    bias: bool = True,
 ) -> list[Operator]:
-    """``x += f(norm(x))`` for each sub-layer ``(f, dropout)``; ``f`` is given the name of the normed tensor."""
+    """``x += f(norm(x))`` for each sub-layer ``(f, dropout)``; ``f`` gets the name of the normed tensor."""
     ops: list[Operator] = []
     x = "x"
     for i, (make, drop) in enumerate(sublayers, 1):
@@ -128,7 +140,11 @@ def pre_norm(
 
 
 def post_norm(
-    sublayers: Sequence[tuple[Callable[[str], list[Operator]], float]], *, hidden: int, kind: str = "layer", bias: bool = True
+    sublayers: Sequence[tuple[Callable[[str], list[Operator]], float]],
+    *,
+    hidden: int,
+    kind: str = "layer",
+    bias: bool = True,
 ) -> list[Operator]:
     """``x = norm(x + f(x))`` for each sub-layer ``(f, dropout)``; ``f`` is given the name of ``x``."""
     ops: list[Operator] = []
@@ -143,23 +159,27 @@ def post_norm(
 
 
 def layers(
-    name: str, block_ops: Sequence[Operator], n: int, *, width: int, stream: Stream = "text", positions: int = 0
+    name: str,
+    block_ops: Sequence[Operator],
+    n: int,
+    *,
+    width: int,
+    stream: Stream = "text",
+    positions: int = 0,
 ) -> Stack:
     """A stack of ``n`` equal layers."""
     block = Block(name="layer", ops=tuple(block_ops), width=width, stream=stream, positions=positions)
     return Stack(name=name, blocks=(block,), pattern=(0,) * n)
 
 
-def once(
-    name: str, ops: Sequence[Operator], *, width: int, stream: Stream = "text", positions: int = 0
-) -> Stack:
+def once(name: str, ops: Sequence[Operator], *, width: int, stream: Stream = "text", positions: int = 0) -> Stack:
     """A stack of one block that runs once (an embedding, a projector)."""
     block = Block(name=name, ops=tuple(ops), width=width, stream=stream, positions=positions)
     return Stack(name=name, blocks=(block,), pattern=(0,))
 
 
 def task(cfg: Config, default: str, known: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Task suffix of the class in ``architectures`` (``Model``, ``ForMaskedLM`` ...) and notes about the choice.
+    """Task suffix of the class in ``architectures`` (``Model``, ``ForMaskedLM`` ...) and notes on the choice.
 
     A class without the suffixes in ``known`` falls back to ``default``, with a note.
     """
@@ -176,11 +196,19 @@ def task(cfg: Config, default: str, known: Sequence[str]) -> tuple[str, tuple[st
 
 
 def labels(cfg: Config, default: int = 2) -> int:
-    """Classes of a classification head: the entries of ``id2label``, ``num_labels``, or the class's default."""
+    """Classes of a classification head: entries of ``id2label``, ``num_labels``, or the class's default."""
     named = cfg.raw.get("id2label")
     if isinstance(named, dict) and named:
         return len(named)
     return int(cfg.int("num_labels", default=default, low=1))
+
+
+def widened(cfg: Config, key: str, default: float, hidden: int) -> int:
+    """``int(hidden * ratio)`` for a ratio above 0 that the file gives under ``key``."""
+    ratio = cfg.float(key, default)
+    if not 0 < ratio <= 1000 or hidden * ratio < 1:
+        raise cfg.error(key, ratio, "a ratio above 0 and at most 1000", "correct the value")
+    return int(hidden * ratio)
 
 
 def classifier(name: str, dim: int, rows: int, *, bias: bool = True) -> Head:
@@ -210,7 +238,7 @@ def single(
     name: str = "",
     head_width: int | None = None,
 ) -> Architecture:
-    """An architecture without a separate text part; ``embed`` and ``head`` are the operators of its end blocks."""
+    """An architecture without a separate text part; ``embed`` and ``head`` are its end blocks' operators."""
     return Architecture(
         name=name or cfg.model_type,
         model_type=cfg.model_type,

@@ -102,7 +102,7 @@ def every(n: int, key: str = "") -> Rule:
     return rule
 
 
-def always(cfg: Config, i: int) -> bool:
+def always(_cfg: Config, _i: int) -> bool:
     """Every layer has the window (where one is set)."""
     return True
 
@@ -196,7 +196,7 @@ def dense_decoder(
     no_rope: Sequence[bool] = (),
     make_ffn: Callable[[], list[Operator]] | None = None,
     final: Sequence[Operator] | None = None,
-    **facts: Any,
+    **facts: Any,  # noqa: ANN401  # passed on to decoder()
 ) -> Architecture:
     """A decoder whose layers differ only in their window and rope (``no_rope[i]``: layer ``i`` has none)."""
     kinds, window = attention_kinds(cfg, size.layers, style.rule)
@@ -210,9 +210,7 @@ def dense_decoder(
             rotary=0 if key.endswith("-norope") else None,
         )  # fmt: skip
         ffn_ops = make_ffn() if make_ffn else dense_ffn(cfg, style, size, ffn)
-        return layer(
-            mix, ffn_ops, hidden=size.hidden, place=style.place, kind=style.norm, dropout=p_mlp, mixer_dropout=p
-        )
+        return layer(mix, ffn_ops, hidden=size.hidden, place=style.place, kind=style.norm, dropout=p_mlp, mixer_dropout=p)
 
     return decoder(
         cfg, stack("layers", keys, make, width=size.hidden), embed=embed,

@@ -67,9 +67,7 @@ def mamba2(
     ops: list[Operator] = [
         Linear(name="in_proj", ins=(x,), d_in=hidden, d_out=inner + conv + heads, bias=proj_bias, split="col"),
         Conv(name="conv1d", c_in=conv, c_out=conv, kernel=(kernel,), groups=conv, bias=conv_bias, split=True),
-        Scan(
-            name="scan", ins=("conv1d", "in_proj"), kind="mamba2", d_inner=inner, state=inner * state, extra=extra
-        ),
+        Scan(name="scan", ins=("conv1d", "in_proj"), kind="mamba2", d_inner=inner, state=inner * state, extra=extra),
     ]
     ops.append(Gate(name="gated", ins=("in_proj", "scan"), fn="silu", features=inner))
     if gated_norm:
@@ -131,9 +129,7 @@ def delta_net(
     return ops
 
 
-def kimi_delta(
-    x: str, *, hidden: int, heads: int, head_dim: int, kernel: int, full_rank_gate: bool = False
-) -> list[Operator]:
+def kimi_delta(x: str, *, hidden: int, heads: int, head_dim: int, kernel: int, full_rank_gate: bool = False) -> list[Operator]:
     """Kimi delta attention (arXiv 2510.26692): a decay for each channel, low-rank forget and output gates."""
     wide = heads * head_dim
 

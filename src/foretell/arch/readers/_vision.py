@@ -1,4 +1,4 @@
-"""What image towers and multimodal models share: nested configurations, patches, and wrapping a text model."""
+"""What image towers and multimodal models share: nested configurations, patches, wrapping a text model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nested(cfg: Config, *keys: str, model_type: str = "", force: bool = False) -
     ``model_type`` is the type when the file names none; ``force`` makes it the type whatever the file says
     (older files carry the wrapper's name in ``vision_config``).
     """
-    own = next((cfg.defaults[k] for k in keys if isinstance(cfg.defaults.get(k), dict)), {})
+    own: Mapping[str, Any] = next((cfg.defaults[k] for k in keys if isinstance(cfg.defaults.get(k), dict)), {})
     given: Any = None
     key = keys[0]
     for candidate in keys:
@@ -28,7 +28,7 @@ def nested(cfg: Config, *keys: str, model_type: str = "", force: bool = False) -
             given, key = cfg.raw[candidate], candidate
             break
     if given is None:
-        given = own
+        given = dict(own)
     if not isinstance(given, Mapping):
         raise cfg.error(key, given, "an object", "give a nested configuration")
     declared = given.get("model_type")
@@ -36,11 +36,11 @@ def nested(cfg: Config, *keys: str, model_type: str = "", force: bool = False) -
     kind = kind or str(own.get("model_type") or "")
     child = Config({**given, "model_type": kind}, where=cfg.where, prefix=f"{cfg.prefix}{key}.")
     if not child.defaults:
-        child.defaults = own
+        child.defaults = dict(own)
     return child
 
 
-def pair(cfg: Config, key: str, default: Any = None) -> tuple[int, int]:
+def pair(cfg: Config, key: str, default: int | list[int] | None = None) -> tuple[int, int]:
     """A size given as one integer or as (height, width); 1 or more."""
     value = cfg.get(key) if default is None else cfg.get(key, default=default)
     if isinstance(value, list | tuple) and len(value) == 2:
@@ -57,9 +57,7 @@ def grid(cfg: Config, image: str = "image_size", patch: str = "patch_size") -> t
     return h // ph, w // pw
 
 
-def patches(
-    name: str, cfg: Config, *, channels: int, hidden: int, positions: int, bias: bool = True, frames: int = 0
-) -> Conv:
+def patches(name: str, cfg: Config, *, channels: int, hidden: int, positions: int, bias: bool = True, frames: int = 0) -> Conv:
     """The strided convolution that cuts images (or ``frames``-frame clips) into patches."""
     kernel = pair(cfg, "patch_size")
     return Conv(
@@ -69,7 +67,8 @@ def patches(
 
 
 def vit_layer(
-    *, hidden: int, heads: int, ffn: int, fn: str = "gelu", bias: bool = True, packed: bool = False, rotary: int = 0,
+    *, hidden: int, heads: int, ffn: int, fn: str = "gelu", bias: bool = True, packed: bool = False,
+    rotary: int = 0,
     dropout: float = 0.0,
 ) -> list[Operator]:  # fmt: skip
     """The pre-norm layer of ViT, CLIP and SigLIP: attention and a two-matrix MLP, everything with biases."""
@@ -86,7 +85,8 @@ def vit_layer(
 def text_model(cfg: Config, *, tied: bool | None = None, head: bool = True) -> Architecture:
     """Read the nested text configuration ``cfg`` as an architecture of its own.
 
-    ``tied`` overrides the output head's tying (a wrapper ties by its own flag); ``head=False`` drops the head.
+    ``tied`` overrides the output head's tying (a wrapper ties by its own flag); ``head=False`` drops the
+    head.
     """
     read = find_reader(cfg.model_type)
     if read is None:
@@ -97,10 +97,14 @@ def text_model(cfg: Config, *, tied: bool | None = None, head: bool = True) -> A
         if isinstance(op, Head):
             if not head:
                 continue
-            op = op if tied is None else replace(op, tied=tied)
-        ops.append(op)
+            ops.append(op if tied is None else replace(op, tied=tied))
+        else:
+            ops.append(op)
     return replace(
-        arch, head=replace(arch.head, ops=tuple(ops)), tied=arch.tied if tied is None else tied, config=dict(cfg.raw)
+        arch,
+        head=replace(arch.head, ops=tuple(ops)),
+        tied=arch.tied if tied is None else tied,
+        config=dict(cfg.raw),
     )
 
 
@@ -112,7 +116,7 @@ def wrap(
     embed: Sequence[Operator] = (),
     notes: Sequence[str] = (),
 ) -> Architecture:
-    """A multimodal model: ``towers`` run first, then ``text``; ``embed`` adds operators to the input block."""
+    """A multimodal model: ``towers`` run first, then ``text``; ``embed`` extends the input block."""
     return replace(
         text,
         name=cfg.model_type,
@@ -133,7 +137,7 @@ def tower(name: str, ops: Sequence[Operator], n: int, *, width: int, positions: 
 
 @dataclass(frozen=True)
 class Tower:
-    """An image tower in parts: operators before the layers, of one layer (or of several kinds), and after them."""
+    """An image tower in parts: operators before the layers, of each kind of layer, and after them."""
 
     embed: tuple[Operator, ...]
     blocks: tuple[tuple[Operator, ...], ...]
@@ -154,7 +158,10 @@ class Tower:
 
     def stacks(self) -> list[Stack]:
         """The tower as stacks of a larger model."""
-        found = [tower("vision_embed", self.embed, 1, width=0, positions=self.rows, label="embed"), self.trunk()]
+        found = [
+            tower("vision_embed", self.embed, 1, width=0, positions=self.rows, label="embed"),
+            self.trunk(),
+        ]
         if self.tail:
             found.append(tower("vision_tail", self.tail, 1, width=self.hidden, positions=self.rows, label="tail"))
         return found
@@ -181,7 +188,10 @@ def read_tower(cfg: Config) -> Tower:
     read = _TOWERS.get(cfg.model_type)
     if read is None:
         raise cfg.error(
-            "model_type", cfg.model_type or None, "an image tower that can be read here", "read the text part alone"
+            "model_type",
+            cfg.model_type or None,
+            "an image tower that can be read here",
+            "read the text part alone",
         )
     return read(cfg)
 

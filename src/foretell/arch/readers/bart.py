@@ -1,7 +1,8 @@
 """BART, mBART, Marian and Pegasus: encoder-decoder with absolute positions.
 
-Without ``architectures``: ``...ForConditionalGeneration`` (``MarianMTModel``).  BART and Marian are post-norm,
-mBART and Pegasus pre-norm; Marian's and Pegasus's sinusoidal tables are parameters of the module (frozen).
+Without ``architectures``: ``...ForConditionalGeneration`` (``MarianMTModel``).  BART and Marian are
+post-norm, mBART and Pegasus pre-norm; Marian's and Pegasus's sinusoidal tables are parameters of the module
+(frozen).
 Source: transformers 5.24.0 ``modeling_bart``, ``modeling_mbart``, ``modeling_marian``, ``modeling_pegasus``.
 """
 
@@ -41,7 +42,7 @@ def bart(cfg: Config) -> Architecture:
     rows = cfg.int("max_position_embeddings", low=1)
     tied = cfg.bool("tie_word_embeddings", True)
     shared = cfg.bool("share_encoder_decoder_embeddings", True) if family == "marian" else True
-    target = vocab if shared else cfg.int("decoder_vocab_size", low=1)
+    target = vocab if shared else cfg.check_int("decoder_vocab_size", cfg.raw.get("decoder_vocab_size") or vocab, 1)
 
     def embed(n: int, tie: bool) -> list[Operator]:
         ops: list[Operator] = [
@@ -87,7 +88,8 @@ def bart(cfg: Config) -> Architecture:
         extra = Parameters(name="shared_table", shapes=((vocab, hidden),), shard="tp", role="embedding")
         body.append(extra)
     return single(
-        cfg, family="encoder-decoder", embed=body, stacks=stacks, head=head, hidden=hidden, vocab=target, heads=heads,
+        cfg, family="encoder-decoder", embed=body, stacks=stacks, head=head, hidden=hidden, vocab=target,
+        heads=heads,
         head_dim=head_dim, ffn=ffn, max_positions=rows, tied=tied, notes=notes,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """CLIP and SigLIP: dual encoders, and each tower alone.
 
-Without ``architectures``: the model itself (``CLIPModel``, ``SiglipModel``, ``CLIPVisionModel`` ...).  The image
-tower runs first; the text tower is the trunk.
+Without ``architectures``: the model itself (``CLIPModel``, ``SiglipModel``, ``CLIPVisionModel`` ...).  The
+image tower runs first; the text tower is the trunk.
 Source: transformers 5.24.0 ``modeling_clip``, ``modeling_siglip``.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from foretell.arch.architecture import Architecture
 from foretell.arch.builders import norm
-from foretell.arch.operators import Act, Add, Attention, Embedding, Linear, Operator, Parameters, Pool
+from foretell.arch.operators import Add, Attention, Embedding, Linear, Operator, Parameters, Pool
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._encoder import classifier, ffn2, labels, layers, mha, pre_norm, single, task
 from foretell.arch.readers._registry import reader
@@ -27,7 +27,14 @@ def clip_tower(cfg: Config) -> Tower:
     gh, gw = grid(cfg)
     rows = gh * gw + 1
     embed = (
-        patches("patch_embed", cfg, channels=cfg.int("num_channels", low=1), hidden=hidden, positions=gh * gw, bias=False),
+        patches(
+            "patch_embed",
+            cfg,
+            channels=cfg.int("num_channels", low=1),
+            hidden=hidden,
+            positions=gh * gw,
+            bias=False,
+        ),
         Parameters(name="class_embedding", shapes=((hidden,),)),
         Pool(name="tokens", ins=("patch_embed", "class_embedding"), features=hidden, positions=rows),
         Parameters(name="pos_embed", shapes=((rows, hidden),), role="embedding"),
@@ -86,6 +93,11 @@ def vision_model(cfg: Config) -> Architecture:
     )  # fmt: skip
 
 
+def _projection(cfg: Config, hidden: int) -> int:
+    """Width of SigLIP's text head: the model's own unless the file says otherwise (not the class's default)."""
+    return cfg.check_int("projection_size", cfg.raw.get("projection_size") or hidden, 1)
+
+
 @reader("clip_text_model", "siglip_text_model")
 def text_model(cfg: Config) -> Architecture:
     """One text tower alone (causal in CLIP); ``CLIPTextModelWithProjection`` adds the projection."""
@@ -105,7 +117,14 @@ def text_model(cfg: Config) -> Architecture:
     )
     head: list[Operator] = [norm("final_norm", hidden, "layer", bias=True, ins="x")]
     if not clip:
-        head.append(Linear(name="text_head", d_in=hidden, d_out=cfg.int("projection_size", default=hidden, low=1), bias=True))
+        head.append(
+            Linear(
+                name="text_head",
+                d_in=hidden,
+                d_out=_projection(cfg, hidden),
+                bias=True,
+            )
+        )
     elif kind == "ModelWithProjection":
         head.append(Linear(name="text_projection", d_in=hidden, d_out=cfg.int("projection_dim", low=1)))
     embed = (
@@ -115,7 +134,8 @@ def text_model(cfg: Config) -> Architecture:
     )
     return single(
         cfg, family="encoder", embed=embed, stacks=[layers("layers", layer, depth, width=hidden)], head=head,
-        hidden=hidden, vocab=vocab, heads=heads, head_dim=hidden // heads, ffn=ffn, max_positions=rows, notes=notes,
+        hidden=hidden, vocab=vocab, heads=heads, head_dim=hidden // heads, ffn=ffn, max_positions=rows,
+        notes=notes,
     )  # fmt: skip
 
 
@@ -127,8 +147,8 @@ def dual(cfg: Config) -> Architecture:
     vision = nested(cfg, "vision_config", model_type=f"{cfg.model_type}_vision_model", force=True)
     parts = clip_tower(vision) if clip else siglip_tower(vision)
     if kind == "ForImageClassification":
-        head = [*parts.tail, Act(name="mean", fn="mean", features=parts.hidden)]
-        head.append(classifier("classifier", parts.hidden, labels(cfg)))  # type: ignore[arg-type]
+        head = [*parts.tail, Pool(name="mean", features=parts.hidden, positions=1)]
+        head.append(classifier("classifier", parts.hidden, labels(cfg)))
         return single(
             cfg, family="vision", embed=parts.embed, stacks=[parts.trunk()], head=head, hidden=parts.hidden,
             embed_stream="sample", embed_positions=parts.rows, head_positions=parts.rows, heads=parts.heads,
@@ -147,6 +167,7 @@ def dual(cfg: Config) -> Architecture:
     else:
         tail.append(Parameters(name="logit_scale", shapes=((1,), (1,))))
     return replace(
-        text, name=cfg.model_type, model_type=cfg.model_type, family="multimodal", stacks=(*towers, *text.stacks),
+        text, name=cfg.model_type, model_type=cfg.model_type, family="multimodal",
+        stacks=(*towers, *text.stacks),
         head=replace(text.head, ops=tuple(tail)), text=text, notes=notes,
     )  # fmt: skip

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.builders import norm
-from foretell.arch.operators import Act, Add, Conv, Dropout, Embedding, Head, Linear, Operator, Parameters, Pool, Weight
+from foretell.arch.operators import (
+    Act,
+    Add,
+    Conv,
+    Dropout,
+    Embedding,
+    Head,
+    Linear,
+    Operator,
+    Parameters,
+    Pool,
+    Weight,
+)
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._encoder import classifier, ffn2, labels, mha, post_norm, single, task
 from foretell.arch.readers._registry import reader
@@ -55,11 +67,14 @@ def deberta(cfg: Config) -> Architecture:
 
     extra: list[Weight] = []
     kinds = cfg.get("pos_att_type", default=[])
-    kinds = kinds.split("|") if isinstance(kinds, str) else list(kinds)
+    kinds = kinds.split("|") if isinstance(kinds, str) else cfg.list("pos_att_type", default=[])
     if relative and not cfg.bool("share_att_key", False):
         for tag, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
             if tag in kinds:
-                extra += [Weight(f"{name}.weight", (inner, hidden), "tp", "matrix"), Weight(f"{name}.bias", (inner,), "tp")]
+                extra += [
+                    Weight(f"{name}.weight", (inner, hidden), "tp", "matrix"),
+                    Weight(f"{name}.bias", (inner,), "tp"),
+                ]
 
     ops = post_norm(
         [
@@ -76,18 +91,27 @@ def deberta(cfg: Config) -> Architecture:
     )  # fmt: skip
     block = Block(name="layer", ops=tuple(ops), width=hidden)
     kernel = cfg.int("conv_kernel_size", default=0)
-    blocks, pattern = (block,), (0,) * depth
+    trunk = Stack("layers", (block,), (0,) * depth)
     if kernel:
         conv: list[Operator] = [
-            Conv(name="conv", ins=("x",), c_in=hidden, c_out=hidden, kernel=(kernel,), groups=cfg.int("conv_groups", default=1, low=1)),
+            Conv(
+                name="conv",
+                ins=("x",),
+                c_in=hidden,
+                c_out=hidden,
+                kernel=(kernel,),
+                groups=cfg.int("conv_groups", default=1, low=1),
+            ),
             Act(name="conv_act", fn=cfg.str("conv_act", "tanh"), features=hidden, split=False),
             Add(name="conv_add", ins=(ops[-1].name, "conv_act"), features=hidden),
             norm("conv_norm", hidden, "layer", bias=True),
         ]
-        blocks, pattern = (Block(name="conv_layer", ops=(*ops, *conv), width=hidden), block), (0, *(1,) * (depth - 1))
+        first = Block(name="conv_layer", ops=(*ops, *conv), width=hidden)
+        trunk = Stack("layers", (first, block), (0, *(1,) * (depth - 1)))
     return single(
-        cfg, family="encoder", embed=(*embed, *relative_ops), stacks=[Stack("layers", blocks, pattern)],
-        head=_head(cfg, kind, hidden, narrow, vocab), hidden=hidden, vocab=vocab, heads=heads, head_dim=head_dim,
+        cfg, family="encoder", embed=(*embed, *relative_ops), stacks=[trunk],
+        head=_head(cfg, kind, hidden, narrow, vocab), hidden=hidden, vocab=vocab, heads=heads,
+        head_dim=head_dim,
         ffn=ffn, max_positions=rows, tied=cfg.bool("tie_word_embeddings", True), notes=notes,
     )  # fmt: skip
 

@@ -51,17 +51,22 @@ def mla_sizes(cfg: Config) -> Sizes:
     return replace(size, kv_heads=size.heads, head_dim=cfg.int("qk_nope_head_dim") + cfg.int("qk_rope_head_dim"))
 
 
-def next_token_layers(cfg: Config, size: Sizes, n: int, mixer: list[Operator], ffn: list[Operator]) -> tuple[Block, ...]:
-    """``n`` multi-token-prediction layers of the checkpoint, which the training module does not build."""
+def next_token_layers(size: Sizes, n: int, mixer: list[Operator], ffn: list[Operator]) -> tuple[Block, ...]:
+    """``n`` multi-token-prediction layers of the checkpoint, which the training module does not build.
+
+    The file stores the token table and the output head once more with each of them.
+    """
     two: list[Operator] = [
         Norm(name="enorm", ins=("x",), dim=size.hidden),
         Norm(name="hnorm", ins=("x",), dim=size.hidden),
         Linear(name="eh_proj", d_in=2 * size.hidden, d_out=size.hidden),
     ]
     body = layer(mixer, ffn, hidden=size.hidden)
-    block = Block(
-        name="next-token", width=size.hidden, ops=(*two, *body, Norm(name="shared_head_norm", dim=size.hidden))
-    )
+    tail: list[Operator] = [
+        Norm(name="shared_head_norm", dim=size.hidden),
+        Parameters(name="copies", shapes=((size.vocab, size.hidden),) * 2, role="embedding"),
+    ]
+    block = Block(name="next-token", width=size.hidden, ops=(*two, *body, *tail))
     return (block,) * n
 
 
@@ -100,8 +105,9 @@ def deepseek(cfg: Config) -> Architecture:
         cfg, style, size, sparse=sparse, dense=ffn_size(cfg), experts=feed, mixers=mixers, kinds=kinds,
         notes=[NO_GRADIENT] if indexed else [],
     )  # fmt: skip
-    more = cfg.int("num_nextn_predict_layers", "num_mtp_layers", default=0) if any(sparse) else 0
-    own = next_token_layers(cfg, size, more, mixers(kinds[-1], 0), feed()) if more else ()
+    stored = any(sparse) and ("num_nextn_predict_layers" in cfg.raw or "num_mtp_layers" in cfg.raw)
+    more = cfg.int("num_nextn_predict_layers", "num_mtp_layers", default=0) if stored else 0
+    own = next_token_layers(size, more, mixers(kinds[-1], 0), feed()) if more else ()
     return replace(arch, unused=own, model_type=family, name=family)
 
 

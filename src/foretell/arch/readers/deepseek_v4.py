@@ -6,6 +6,8 @@ the layout of DeepSeek's own inference code, with the same keys.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foretell.arch.architecture import Architecture
 from foretell.arch.builders import moe, norm
 from foretell.arch.operators import (
@@ -40,12 +42,13 @@ def _kinds(cfg: Config, layers: int) -> list[str]:
     """The attention of each layer; a longer list (next-token layers) is cut."""
     listed = cfg.list("layer_types", default=None)
     ratios = cfg.list("compress_ratios", default=None)
+    found: list[str | None]
     if listed is not None:
         found = [_NAMES.get(str(v)) for v in listed]
     elif ratios is not None:
         found = [_RATIOS.get(v) if isinstance(v, int) else None for v in ratios]
     else:
-        found = ["hca"] * min(layers, 2) + ["csa" if i % 2 else "hca" for i in range(max(layers - 2, 0))]
+        found = [*["hca"] * min(layers, 2), *("csa" if i % 2 else "hca" for i in range(max(layers - 2, 0)))]
     if len(found) < layers or None in found[:layers]:
         key = "layer_types" if listed is not None else "compress_ratios"
         allowed = f"{layers} values, each one of {', '.join(_NAMES)} (0, 4, 128)"
@@ -166,8 +169,9 @@ def deepseek_v4(cfg: Config) -> Architecture:
     notes = [NO_GRADIENT] if "csa" in kinds else []
     if cfg.int("num_nextn_predict_layers", default=0):
         notes.append("next-token-prediction layers of the checkpoint are not described")
-    return decoder(
+    arch = decoder(
         cfg, trunk, final=final, embed=[Pool(name="streams", features=streams * hidden)], ffn=ffn, notes=notes,
         tied=cfg.bool("tie_word_embeddings", False), experts=experts, top_k=top_k, max_positions=max_positions(cfg),
         **size.facts(),
     )  # fmt: skip
+    return replace(arch, model_type=family, name=family)

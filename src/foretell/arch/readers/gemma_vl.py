@@ -1,9 +1,10 @@
 """Gemma 3 and Gemma 4 with their image (and audio) towers; Gemma 3n's text part.
 
-The class is ``...ForConditionalGeneration`` unless ``architectures`` names ``...ForCausalLM``.  Gemma 3n's image
-tower is a timm network that a configuration names but does not describe: its multimodal class is refused.
-Rows: Gemma 3 has one image size; Gemma 4 pools ``pooling_kernel_size`` squared patches into each of the image's
-soft tokens (280 unless the file says otherwise); Gemma 4 audio rows are those of a 30 s clip of 10 ms frames.
+The class is ``...ForConditionalGeneration`` unless ``architectures`` names ``...ForCausalLM``.  Gemma 3n's
+image tower is a timm network that a configuration names but does not describe: its multimodal class is
+refused. Rows: Gemma 3 has one image size; Gemma 4 pools ``pooling_kernel_size`` squared patches into each of
+the image's soft tokens (280 unless the file says otherwise); Gemma 4 audio rows are those of a 30 s clip of
+10 ms frames.
 Source: transformers 5.24.0 ``modeling_gemma3``, ``modeling_gemma4``, ``configuration_gemma4``.
 """
 
@@ -52,7 +53,12 @@ def gemma3(cfg: Config) -> Architecture:
     v = nested(cfg, "vision_config", model_type="siglip_vision_model")
     parts = read_tower(v)
     ops: list[Operator] = [
-        Pool(name="pool", ins=("x",), features=parts.hidden, positions=cfg.int("mm_tokens_per_image", default=256, low=1)),
+        Pool(
+            name="pool",
+            ins=("x",),
+            features=parts.hidden,
+            positions=cfg.int("mm_tokens_per_image", default=256, low=1),
+        ),
         norm("soft_emb_norm", parts.hidden),
         Linear(name="projector", d_in=parts.hidden, d_out=text.hidden),
     ]
@@ -112,15 +118,17 @@ def _vision(cfg: Config, v: Config, out: int) -> list[Stack]:
         Add(name="pos_add", ins=("patch_embed", "pos_embed"), features=hidden),
     ]
     core = mha(
-        "norm1", hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=False, rotary=head_dim,
+        "norm1", hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=False,
+        rotary=head_dim,
         qk_norm=Norm(name="", dim=head_dim),
     )  # fmt: skip
     mixer: list[Operator] = []
     for op in core:
         if isinstance(op, Attention):
             mixer.append(Norm(name="v_norm", ins=("v_proj",), dim=head_dim, groups=kv_heads, affine=False, split=True))
-            op = replace(op, ins=(*op.ins[:2], "v_norm"))
-        mixer.append(op)
+            mixer.append(replace(op, ins=(*op.ins[:2], "v_norm")))
+        else:
+            mixer.append(op)
     feed = mlp("norm2", hidden=hidden, ffn=ffn, fn=v.str("hidden_activation", "gelu_pytorch_tanh"))
     layer = [*_sandwich("x", 1, mixer, hidden), *_sandwich("add1", 2, feed, hidden)]
     projector: list[Operator] = [
@@ -159,7 +167,10 @@ def _audio(a: Config, out: int) -> list[Stack]:
         Linear(name="input_proj", d_in=flat, d_out=hidden),
     ]
     window = a.int("attention_context_left", default=13) + a.int("attention_context_right", default=0)
-    extra = (Weight("relative_k_proj", (hidden, hidden), "tp", "matrix"), Weight("per_dim_scale", (head_dim,)))
+    extra = (
+        Weight("relative_k_proj", (hidden, hidden), "tp", "matrix"),
+        Weight("per_dim_scale", (head_dim,)),
+    )
     mixer = mha("norm2", hidden=hidden, heads=heads, bias=False, window=window, extra=extra, fused=False)
     kernel = a.int("conv_kernel_size", low=1)
     light: list[Operator] = [

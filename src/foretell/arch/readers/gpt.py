@@ -44,6 +44,16 @@ def _even(cfg: Config, size: Sizes) -> Sizes:
     return replace(size, kv_heads=size.heads, head_dim=cfg.divides("num_attention_heads", size.hidden, size.heads))
 
 
+def _attention_types(cfg: Config, layers: int) -> list[str]:
+    """GPT-Neo's ``[[["global", "local"], 12]]``: kinds and how often they are repeated."""
+    found: list[str] = []
+    for item in cfg.list("attention_types"):
+        if not isinstance(item, list | tuple) or len(item) != 2 or not isinstance(item[0], list | tuple):
+            raise cfg.error("attention_types", item, "pairs of a list of kinds and a count", "correct the list")
+        found += [str(kind) for kind in item[0]] * min(cfg.check_int("attention_types", item[1]), layers + 1)
+    return found
+
+
 @reader("gpt2", "gpt-sw3", "gpt_bigcode", "gpt_neo")
 def gpt2(cfg: Config) -> Architecture:
     """GPT-2, GPT-BigCode (one key/value head when ``multi_query``) and GPT-Neo (unfused, every other layer local)."""
@@ -53,11 +63,9 @@ def gpt2(cfg: Config) -> Architecture:
         size = replace(size, kv_heads=1)
     if cfg.model_type == "gpt_neo":
         style = replace(style, qkv_bias=False, fused_qkv="", out="out_proj", down="c_proj", dropout="resid_dropout")
-        layers = [kind for kinds, n in cfg.list("attention_types") for _ in range(n) for kind in kinds]
+        layers = _attention_types(cfg, size.layers)
         if len(layers) != size.layers:
-            raise cfg.error(
-                "attention_types", cfg.list("attention_types"), f"{size.layers} layers in all", "correct the counts"
-            )
+            raise cfg.error("attention_types", cfg.list("attention_types"), f"{size.layers} layers in all", "correct the counts")
         window = cfg.int("window_size", default=256)
         cfg.raw = {
             **cfg.raw, "sliding_window": window,
@@ -89,9 +97,7 @@ def gpt_neox(cfg: Config) -> Architecture:
     """GPT-NeoX and Pythia: two norms of the same input when ``use_parallel_residual``."""
     size = _even(cfg, sizes(cfg))
     style = replace(_NEOX, place="parallel2" if cfg.bool("use_parallel_residual", True) else "pre")
-    return dense_decoder(
-        cfg, style, size, ffn=ffn_size(cfg), embed=embed_dropout(cfg, size.hidden, "hidden_dropout")
-    )
+    return dense_decoder(cfg, style, size, ffn=ffn_size(cfg), embed=embed_dropout(cfg, size.hidden, "hidden_dropout"))
 
 
 @reader("falcon", "RefinedWeb", "RefinedWebModel")
@@ -108,9 +114,7 @@ def falcon(cfg: Config) -> Architecture:
     parallel = cfg.bool("parallel_attn", True)
     place = ("parallel2" if norms == 2 else "parallel") if parallel else "pre"
     style = replace(_FALCON, place=place, rotary=0.0 if cfg.bool("alibi", False) else 1.0)
-    return dense_decoder(
-        cfg, style, size, ffn=ffn_size(cfg, 4 * size.hidden), tied=cfg.bool("tie_word_embeddings", True)
-    )
+    return dense_decoder(cfg, style, size, ffn=ffn_size(cfg, 4 * size.hidden), tied=cfg.bool("tie_word_embeddings", True))
 
 
 @reader("bloom", "mpt")
@@ -123,9 +127,7 @@ def alibi(cfg: Config) -> Architecture:
         ffn = 4 * size.hidden
     else:
         bare = Norm(name="", dim=1, kind="layer")
-        style = Style(
-            norm=bare, gated=False, fused_qkv="Wqkv", out="out_proj", rotary=0.0, act="gelu", eager=True
-        )
+        style = Style(norm=bare, gated=False, fused_qkv="Wqkv", out="out_proj", rotary=0.0, act="gelu", eager=True)
         embed = []
         ffn = 4 * size.hidden  # the code ignores ``expansion_ratio``
     return dense_decoder(cfg, style, size, ffn=ffn, embed=embed, tied=cfg.bool("tie_word_embeddings", True))

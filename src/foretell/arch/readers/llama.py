@@ -86,9 +86,14 @@ STYLES: dict[str, Style] = {
         place="parallel", norm=LAYER, qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, out="dense", up="fc1",
         down="fc2", rotary=0.5, dropout="resid_pdrop", act="gelu_new", head_bias=True,
     ),
+    "exaone": _LLAMA,
+    "internlm3": _LLAMA,
+    "iquestcoder": _LLAMA,
     "internlm2": Style(qkv_bias="bias", o_bias="bias", fused_qkv="wqkv"),
 }  # fmt: skip
 _ROPE_ONLY_IN_WINDOW = ("cohere2",)
+SAME_AS = {"command": "cohere"}
+"""Model types that are read with the class of another."""
 
 
 def _no_rope(cfg: Config, i: int) -> bool:
@@ -100,24 +105,30 @@ def _no_rope(cfg: Config, i: int) -> bool:
     return bool(interval) and (i + 1) % interval == 0
 
 
-@reader(*STYLES)
+def _adjusted(cfg: Config, family: str, style: Style) -> Style:
+    """A style with what the configuration switches on in it."""
+    if family == "cohere" and cfg.bool("use_qk_norm", False):
+        return replace(style, qk_norm="own", qk_kind=_UNBIASED_LAYER)
+    if family == "stablelm":
+        if cfg.bool("qk_layernorm", False):
+            style = replace(style, qk_norm="own", qk_kind=_UNBIASED_LAYER)
+        return replace(style, place="parallel" if cfg.bool("use_parallel_residual", False) else "pre")
+    if family in ("persimmon", "phi") and cfg.bool("qk_layernorm", False):
+        return replace(style, qk_norm="head", qk_kind=LAYER)
+    return style
+
+
+@reader(*STYLES, *SAME_AS)
 def llama(cfg: Config) -> Architecture:
     """Llama-like dense decoders: grouped-query attention with rotary positions, a gated (or plain) MLP."""
+    if cfg.model_type in SAME_AS:
+        return replace(llama(cfg.like(SAME_AS[cfg.model_type])), model_type=cfg.model_type, name=cfg.model_type)
     family = cfg.model_type if cfg.model_type in STYLES else "llama"
-    style, size = STYLES[family], sizes(cfg)
-    if family == "cohere2":
+    style, size = _adjusted(cfg, family, STYLES[family]), sizes(cfg)
+    if family == "cohere2" and "head_dim" not in cfg.raw:
         size = replace(size, head_dim=cfg.divides("num_attention_heads", size.hidden, size.heads))
     elif family == "persimmon":
         size = replace(size, kv_heads=size.heads, head_dim=size.hidden // size.heads)
-    if family == "cohere" and cfg.bool("use_qk_norm", False):
-        style = replace(style, qk_norm="own", qk_kind=_UNBIASED_LAYER)
-    elif family == "stablelm":
-        if cfg.bool("qk_layernorm", False):
-            style = replace(style, qk_norm="own", qk_kind=_UNBIASED_LAYER)
-        if cfg.bool("use_parallel_residual", False):
-            style = replace(style, place="parallel")
-    elif family in ("persimmon", "phi") and cfg.bool("qk_layernorm", False):
-        style = replace(style, qk_norm="head", qk_kind=LAYER)
     ffn = ffn_size(cfg)
     no_rope: list[bool] = []
     if family == "smollm3":

@@ -1,7 +1,7 @@
 """LLaVA, LLaVA-NeXT, Mistral-3, PaliGemma, Idefics3 and SmolVLM, with the Pixtral and Idefics3 image towers.
 
-The class is ``...ForConditionalGeneration`` (``...Model`` drops the output projection).  Image rows are those of
-the tower's ``image_size``; LLaVA-NeXT cuts an image into tiles of that size, each a row block of its own.
+The class is ``...ForConditionalGeneration`` (``...Model`` drops the output projection).  Image rows are those
+of the tower's ``image_size``; LLaVA-NeXT cuts an image into tiles of that size, each a row block of its own.
 Source: transformers 5.24.0 ``modeling_llava``, ``modeling_llava_next``, ``modeling_mistral3``,
 ``modeling_pixtral``, ``modeling_paligemma``, ``modeling_idefics3``, ``modeling_smolvlm``.
 """
@@ -37,7 +37,14 @@ def pixtral_tower(cfg: Config) -> Tower:
     gh, gw = grid(cfg)
     rows, fn = gh * gw, cfg.str("hidden_act", "gelu")
     embed = (
-        patches("patch_embed", cfg, channels=cfg.int("num_channels", low=1), hidden=hidden, positions=rows, bias=False),
+        patches(
+            "patch_embed",
+            cfg,
+            channels=cfg.int("num_channels", low=1),
+            hidden=hidden,
+            positions=rows,
+            bias=False,
+        ),
         norm("pre_norm", hidden),
     )
     layer = pre_norm(
@@ -92,9 +99,15 @@ def _feature_layers(cfg: Config, default: int) -> int:
     return len(chosen) if isinstance(chosen, list | tuple) else 1
 
 
-def _mlp2(ins: str, wide: int, out: int, bias: bool, fn: str) -> list[Operator]:
+def _mlp2(cfg: Config, ins: str, dim: int, layers: int, out: int, *, bias: bool) -> list[Operator]:
+    """The two-matrix projector over the features of ``layers`` of the tower's layers, side by side."""
+    bias, fn = cfg.bool("multimodal_projector_bias", bias), cfg.str("projector_hidden_act", "gelu")
+    ops: list[Operator] = []
+    if layers > 1:
+        ops.append(Pool(name="features", ins=(ins, "skip"), features=dim * layers))
     return [
-        Linear(name="linear_1", ins=(ins,) if ins else (), d_in=wide, d_out=out, bias=bias, split="col"),
+        *ops,
+        Linear(name="linear_1", ins=("features" if ops else ins,), d_in=dim * layers, d_out=out, bias=bias, split="col"),
         Act(name="act", fn=fn, features=out),
         Linear(name="linear_2", d_in=out, d_out=out, bias=bias, split="row"),
     ]
@@ -106,8 +119,7 @@ def llava(cfg: Config) -> Architecture:
     tied = cfg.bool("tie_word_embeddings", False)
     text, notes = _text(cfg, "llama", tied=tied, forward_tie=cfg.model_type == "llava")
     parts = read_tower(nested(cfg, "vision_config", model_type="clip_vision_model"))
-    wide = parts.hidden * _feature_layers(cfg, -2)
-    ops = _mlp2("x", wide, text.hidden, cfg.bool("multimodal_projector_bias", True), cfg.str("projector_hidden_act", "gelu"))
+    ops = _mlp2(cfg, "x", parts.hidden, _feature_layers(cfg, -2), text.hidden, bias=True)
     if cfg.model_type == "llava_next":
         ops.append(Parameters(name="image_newline", shapes=((text.hidden,),)))
     projector = tower("projector", ops, 1, width=parts.hidden, positions=parts.rows, label="projector")
@@ -120,12 +132,12 @@ def mistral3(cfg: Config) -> Architecture:
     text, notes = _text(cfg, "mistral", tied=cfg.bool("tie_word_embeddings", True))
     parts = read_tower(nested(cfg, "vision_config", model_type="pixtral"))
     hidden, merge = parts.hidden, cfg.int("spatial_merge_size", low=1)
-    cells, wide = merge * merge, hidden * _feature_layers(cfg, -1)
+    cells = merge * merge
     ops: list[Operator] = [
         norm("norm", hidden, ins="x"),
         Pool(name="merge", features=hidden * cells, positions=max(1, parts.rows // cells)),
         Linear(name="merging_layer", d_in=hidden * cells, d_out=hidden),
-        *_mlp2("", wide, text.hidden, cfg.bool("multimodal_projector_bias", False), cfg.str("projector_hidden_act", "gelu")),
+        *_mlp2(cfg, "merging_layer", hidden, _feature_layers(cfg, -1), text.hidden, bias=False),
     ]
     projector = tower("projector", ops, 1, width=hidden, positions=parts.rows, label="projector")
     return wrap(cfg, text, [*parts.stacks(), projector], notes=notes)

@@ -25,18 +25,23 @@ def modernbert(cfg: Config) -> Architecture:
     """The first layer has no attention norm (the embeddings are normed already)."""
     kind, notes = task(cfg, "ForMaskedLM", _TASKS)
     hidden, heads = cfg.int("hidden_size", low=1), cfg.int("num_attention_heads", low=1)
-    depth, ffn, vocab = cfg.int("num_hidden_layers", low=1), cfg.int("intermediate_size", low=1), cfg.int("vocab_size", low=1)
+    depth, ffn, vocab = (
+        cfg.int("num_hidden_layers", low=1),
+        cfg.int("intermediate_size", low=1),
+        cfg.int("vocab_size", low=1),
+    )
     head_dim = cfg.divides("num_attention_heads", hidden, heads)
     bias, mlp_bias, attn_bias = (cfg.bool(k, False) for k in ("norm_bias", "mlp_bias", "attention_bias"))
     window, fn = cfg.int("local_attention", default=128), cfg.str("hidden_activation", "gelu")
     mlp_drop, attn_drop = cfg.float("mlp_dropout", 0.0), cfg.float("attention_dropout", 0.0)
     kinds = _layer_kinds(cfg, depth)
 
-    def layer(key: object) -> list[Operator]:
-        first, full = key  # type: ignore[misc]
+    def layer(key: str) -> list[Operator]:
+        first, full = key.startswith("first"), key in ("first", "full")
         ops: list[Operator] = [] if first else [norm("norm1", hidden, "layer", bias=bias, ins="x")]
         ops += mha(
-            "x" if first else "norm1", hidden=hidden, heads=heads, packed=True, bias=attn_bias, rotary=head_dim,
+            "x" if first else "norm1", hidden=hidden, heads=heads, packed=True, bias=attn_bias,
+            rotary=head_dim,
             window=0 if full else window, dropout=attn_drop,
         )  # fmt: skip
         ops += residual("add1", "x", "o_proj", hidden, dropout=attn_drop)
@@ -51,12 +56,19 @@ def modernbert(cfg: Config) -> Architecture:
         ops += residual("add2", "add1", "Wo", hidden)
         return ops
 
+    names = ["full" if full else "window" for full in kinds]
+    names[0] = "first" if kinds[0] else "first-window"
     tied = cfg.bool("tie_word_embeddings", True)
     head: list[Operator] = [norm("final_norm", hidden, "layer", bias=bias, ins="x")]
     if kind != "Model":
         head += [
             Linear(name="transform", d_in=hidden, d_out=hidden, bias=cfg.bool("classifier_bias", False)),
-            Act(name="transform_act", fn=cfg.str("classifier_activation", "gelu"), features=hidden, split=False),
+            Act(
+                name="transform_act",
+                fn=cfg.str("classifier_activation", "gelu"),
+                features=hidden,
+                split=False,
+            ),
             norm("transform_norm", hidden, "layer", bias=bias),
         ]
         if kind == "ForMaskedLM":
@@ -69,7 +81,8 @@ def modernbert(cfg: Config) -> Architecture:
     )
     return single(
         cfg, family="encoder", embed=embed,
-        stacks=[stack("layers", [(i == 0, full) for i, full in enumerate(kinds)], layer, width=hidden)], head=head,
+        stacks=[stack("layers", names, layer, width=hidden)],
+        head=head,
         hidden=hidden, vocab=vocab, heads=heads, head_dim=head_dim, ffn=ffn,
         max_positions=cfg.int("max_position_embeddings", default=None), tied=tied, notes=notes,
     )  # fmt: skip

@@ -36,7 +36,7 @@ def _qwen2_moe_rule(cfg: Config, i: int) -> bool:
     return cfg.bool("use_sliding_window", False) and (i + 1) % 2 == 1 and i < last
 
 
-def _if_used(cfg: Config, i: int) -> bool:
+def _if_used(cfg: Config, _i: int) -> bool:
     return cfg.bool("use_sliding_window", False)
 
 
@@ -102,10 +102,19 @@ def experts_of(cfg: Config, kind: Sparse, hidden: int) -> list[Operator]:
     )  # fmt: skip
 
 
+def _guess(cfg: Config) -> Sparse:
+    """The experts of an unknown model type, from whichever of the usual keys it has."""
+    width = "moe_intermediate_size" if cfg.has("moe_intermediate_size") else "intermediate_size"
+    named = ("shared_expert_intermediate_size", "shared_intermediate_size")
+    shared = next((key for key in named if cfg.has(key)), "*")
+    style = replace(_BIASED, qk_norm="head" if cfg.bool("use_qk_norm", False) else "")
+    return Sparse(style, ffn=width, shared=shared)
+
+
 @reader(*SPARSE)
 def sparse(cfg: Config) -> Architecture:
     """Llama-like attention with a mixture of experts in all layers or in those the configuration names."""
-    kind, size = SPARSE[cfg.model_type], sizes(cfg)
+    kind, size = SPARSE.get(cfg.model_type) or _guess(cfg), sizes(cfg)
     if cfg.model_type == "glm4_moe" and cfg.bool("use_qk_norm", False):
         kind = replace(kind, style=replace(kind.style, qk_norm="head"))
     if cfg.model_type == "minimax_m2" and cfg.has("rotary_dim"):

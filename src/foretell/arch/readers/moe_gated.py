@@ -73,7 +73,10 @@ def step(cfg: Config) -> Architecture:
     if mlp_types is None:
         named = cfg.get("moe_layers_enum", default=None)
         items = named.split(",") if isinstance(named, str) else named
-        chosen = range(3, size.layers) if items is None else [int(i) for i in items if str(i).strip()]
+        allowed = "layer numbers, as a list or with commas"
+        if items is not None and not (isinstance(items, list) and all(str(i).strip().isdecimal() for i in items)):
+            raise cfg.error("moe_layers_enum", named, allowed, "correct the list")
+        chosen = range(3, size.layers) if items is None else [int(i) for i in items]
         sparse = [i in chosen for i in range(size.layers)]
     else:
         sparse = [kind != "dense" for kind in mlp_types]

@@ -1,8 +1,9 @@
-"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3-VL-MoE, Qwen3.5 and Qwen3.5-MoE: a ViT of 3-d patches before a text trunk.
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL (MoE) and Qwen3.5 (MoE): a ViT of 3-d patches before a text trunk.
 
-The class is ``...ForConditionalGeneration`` unless ``architectures`` names ``...ForCausalLM`` (text part only).
-Images have no fixed size: rows per image are the position table's where there is one (2,304 for Qwen3-VL),
-else the largest image that the processor's default lets through (28 x 28 x 1280 pixels = 5,120 patches).
+The class is ``...ForConditionalGeneration`` unless ``architectures`` names ``...ForCausalLM`` (text part
+only). Images have no fixed size: rows per image are the position table's where there is one (2,304 for
+Qwen3-VL), else the largest image that the processor's default lets through (28 x 28 x 1280 pixels = 5,120
+patches).
 
 Source: transformers 5.24.0 ``modeling_qwen2_vl``, ``modeling_qwen2_5_vl``, ``modeling_qwen3_vl``,
 ``modeling_qwen3_5`` and their configuration and image-processing modules.
@@ -16,12 +17,12 @@ from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.builders import mlp, norm
 from foretell.arch.operators import Act, Add, Linear, Operator, Parameters, Pool
 from foretell.arch.readers._config import Config
-from foretell.arch.readers._encoder import ffn2, mha, pre_norm
+from foretell.arch.readers._encoder import ffn2, mha, pre_norm, widened
 from foretell.arch.readers._registry import reader
 from foretell.arch.readers._vision import nested, pair, patches, text_model, text_only, tower, wrap
 
 QWEN2_PATCHES = 5120
-"""Patches of the largest image of ``Qwen2VLImageProcessor``'s default ``max_pixels`` (28 * 28 * 1280) at 14 x 14."""
+"""Patches of the largest image under ``Qwen2VLImageProcessor``'s ``max_pixels`` (28 * 28 * 1280)."""
 _TEXT = {
     "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text", "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
@@ -48,7 +49,12 @@ def qwen_vl(cfg: Config) -> Architecture:
     vision = nested(cfg, "vision_config", model_type=_vision_type(family), force=True)
     text = text_model(text_cfg, tied=tied)
     towers = _qwen2(vision, family == "qwen2_5_vl") if family in _FLAT else _qwen3(vision)
-    return wrap(cfg, text, towers, notes=(f"image rows are those of an image of {towers[0].blocks[0].positions} patches",))
+    return wrap(
+        cfg,
+        text,
+        towers,
+        notes=(f"image rows are those of an image of {towers[0].blocks[0].positions} patches",),
+    )
 
 
 def _vision_type(family: str) -> str:
@@ -104,7 +110,7 @@ def _qwen2(cfg: Config, windowed: bool) -> list[Stack]:
         pattern = tuple(0 if i in full else 1 for i in range(depth))
         trunk = Stack("vision", (make(0), make(side * side)), pattern)
     else:
-        ffn, fn = int(hidden * cfg.float("mlp_ratio", 4.0)), cfg.str("hidden_act", "quick_gelu")
+        ffn, fn = widened(cfg, "mlp_ratio", 4.0, hidden), cfg.str("hidden_act", "quick_gelu")
         ops = pre_norm(
             [
                 (lambda x: _rope_attention(x, hidden, heads), 0.0),
@@ -133,20 +139,22 @@ def _qwen3(cfg: Config) -> list[Stack]:
     embed = [
         conv,
         Parameters(name="pos_embed", shapes=((rows, hidden),), role="embedding"),
-        Add(name="pos_add", ins=("patch_embed",), features=hidden),
+        Add(name="pos_add", ins=("patch_embed", "pos_embed"), features=hidden),
     ]
     ops = pre_norm(
-        [(lambda x: _rope_attention(x, hidden, heads), 0.0), (lambda x: ffn2(x, hidden=hidden, ffn=ffn, fn=fn), 0.0)],
+        [
+            (lambda x: _rope_attention(x, hidden, heads), 0.0),
+            (lambda x: ffn2(x, hidden=hidden, ffn=ffn, fn=fn), 0.0),
+        ],
         hidden=hidden,
     )
+    before = norm("merger_norm", hidden, "layer", bias=True, ins="x")
+    merger = _merger(cfg, before, hidden, out, rows, pre_norm=True)
     stacks = [
         tower("vision_embed", embed, 1, width=0, positions=rows, label="embed"),
         tower("vision", ops, depth, width=hidden, positions=rows),
-        tower(
-            "merger", _merger(cfg, norm("merger_norm", hidden, "layer", bias=True, ins="x"), hidden, out, rows, pre_norm=True),
-            1, width=hidden, positions=rows, label="merger",
-        ),
-    ]  # fmt: skip
+        tower("merger", merger, 1, width=hidden, positions=rows, label="merger"),
+    ]
     deep = 0 if cfg.model_type.startswith("qwen3_5") else len(cfg.ints("deepstack_visual_indexes", default=[]))
     if deep:
         merge = cfg.int("spatial_merge_size", low=1)

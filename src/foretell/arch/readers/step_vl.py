@@ -1,6 +1,7 @@
 """Step-3.7: a ViT with layer scales and two strided convolutions before the Step-3.5 text trunk.
 
-The class is ``Step3p7ForConditionalGeneration``; it takes the text part from ``text_config`` only, so keys of the
+The class is ``Step3p7ForConditionalGeneration``; it takes the text part from ``text_config`` only,
+so keys of the
 text part at the top level of a file are ignored (and noted), as the class ignores them.
 Source: transformers 5.24.0 ``modeling_step3p7``, ``configuration_step3p7``.
 """
@@ -11,7 +12,7 @@ from foretell.arch.architecture import Architecture
 from foretell.arch.builders import norm
 from foretell.arch.operators import Add, Conv, Linear, Mul, Operator, Parameters
 from foretell.arch.readers._config import Config
-from foretell.arch.readers._encoder import ffn2, mha
+from foretell.arch.readers._encoder import ffn2, mha, widened
 from foretell.arch.readers._registry import reader
 from foretell.arch.readers._vision import grid, nested, patches, text_model, tower, wrap
 
@@ -42,7 +43,7 @@ def step3p7(cfg: Config) -> Architecture:
     heads = v.int("heads", "num_attention_heads", low=1)
     depth = v.int("layers", "num_hidden_layers", low=1)
     head_dim = v.divides("num_attention_heads", hidden, heads)
-    ffn = int(hidden * v.float("mlp_ratio", 8960 / 1536))
+    ffn = widened(v, "mlp_ratio", 8960 / 1536, hidden)
     gh, gw = grid(v)
     rows = gh * gw
     embed = [
@@ -69,5 +70,5 @@ def step3p7(cfg: Config) -> Architecture:
     ]
     notes: tuple[str, ...] = ()
     if cfg.raw.get("text_config") is None and "hidden_size" in cfg.raw:
-        notes = ("text keys at the top level are ignored, as the model class ignores them: class defaults are used",)
+        notes = ("text keys at the top level are ignored, as the class ignores them: its defaults are used",)
     return wrap(cfg, text, towers, notes=notes)

@@ -17,7 +17,8 @@ from foretell.arch.readers._encoder import classifier, ffn2, labels, mha, once, 
 from foretell.arch.readers._registry import reader
 
 _TASKS = (
-    "Model", "ForConditionalGeneration", "EncoderModel", "ForSequenceClassification", "ForTokenClassification",
+    "Model", "ForConditionalGeneration", "EncoderModel", "ForSequenceClassification",
+    "ForTokenClassification",
     "ForQuestionAnswering",
 )  # fmt: skip
 
@@ -40,10 +41,15 @@ def t5(cfg: Config) -> Architecture:
         if kind == "ForTokenClassification":
             head.append(classifier("classifier", hidden, labels(cfg)))
         return single(
-            cfg, family="encoder", embed=[table, *dropped], stacks=[_stack(cfg, "layers", depth, False, "text")],
-            head=head, hidden=hidden, vocab=vocab, heads=heads, head_dim=head_dim, ffn=ffn, tied=True, notes=notes,
+            cfg, family="encoder", embed=[table, *dropped],
+            stacks=[_stack(cfg, "layers", depth, False, "text")],
+            head=head, hidden=hidden, vocab=vocab, heads=heads, head_dim=head_dim, ffn=ffn, tied=True,
+            notes=notes,
         )  # fmt: skip
-    encoder_embed: list[Operator] = [Embedding(name="embed_tokens", rows=vocab, dim=hidden, tied=True), *dropped]
+    encoder_embed: list[Operator] = [
+        Embedding(name="embed_tokens", rows=vocab, dim=hidden, tied=True),
+        *dropped,
+    ]
     stacks = [
         once("encoder_embed", encoder_embed, width=0, stream="encoder"),
         _stack(cfg, "encoder", depth, False, "encoder"),
@@ -63,7 +69,8 @@ def t5(cfg: Config) -> Architecture:
             classifier("out_proj", hidden, labels(cfg)),
         ]
     return single(
-        cfg, family="encoder-decoder", embed=[table, *dropped], stacks=stacks, head=head, hidden=hidden, vocab=vocab,
+        cfg, family="encoder-decoder", embed=[table, *dropped], stacks=stacks, head=head, hidden=hidden,
+        vocab=vocab,
         heads=heads, head_dim=head_dim, ffn=ffn, tied=True, notes=notes,
     )  # fmt: skip
 
@@ -80,27 +87,46 @@ def _stack(cfg: Config, name: str, depth: int, decoder: bool, stream: Stream) ->
     fn = "gelu_new" if act == "gated-gelu" else fn
     buckets = cfg.int("relative_attention_num_buckets", low=1)
 
-    def layer(with_table: object) -> list[Operator]:
-        table = (Weight("relative_attention_bias", (buckets, heads), "tp"),) if with_table else ()
+    def layer(kind: str) -> list[Operator]:
+        table = (Weight("relative_attention_bias", (buckets, heads), "tp"),) if kind == "table" else ()
 
         def attend(x: str) -> list[Operator]:
             return mha(
-                x, hidden=hidden, heads=heads, head_dim=head_dim, bias=False, causal=decoder, extra=table, dropout=drop
+                x,
+                hidden=hidden,
+                heads=heads,
+                head_dim=head_dim,
+                bias=False,
+                causal=decoder,
+                extra=table,
+                dropout=drop,
             )
 
         def cross(x: str) -> list[Operator]:
             return mha(
-                x, hidden=hidden, heads=heads, head_dim=head_dim, bias=False, memory="memory", prefix="cross_", dropout=drop
+                x,
+                hidden=hidden,
+                heads=heads,
+                head_dim=head_dim,
+                bias=False,
+                memory="memory",
+                prefix="cross_",
+                dropout=drop,
             )
 
         def feed(x: str) -> list[Operator]:
             if not gated:
                 return ffn2(x, hidden=hidden, ffn=ffn, fn=fn, bias=False, dropout=drop)
             ops = mlp(x, hidden=hidden, ffn=ffn, fn=fn)
-            return [*ops[:-1], *([Dropout(name="act_drop", features=ffn, p=drop, split=True)] if drop else []), ops[-1]]
+            return [
+                *ops[:-1],
+                *([Dropout(name="act_drop", features=ffn, p=drop, split=True)] if drop else []),
+                ops[-1],
+            ]
 
         parts = [(attend, drop), (cross, drop), (feed, drop)] if decoder else [(attend, drop), (feed, drop)]
         return pre_norm(parts, hidden=hidden, kind="rms", bias=False)
 
     every = cfg.model_type == "umt5"
-    return stack(name, [every or i == 0 for i in range(depth)], layer, width=hidden, stream=stream)
+    kinds = ["table" if every or i == 0 else "plain" for i in range(depth)]
+    return stack(name, kinds, layer, width=hidden, stream=stream)

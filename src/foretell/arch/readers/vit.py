@@ -14,6 +14,7 @@ from foretell.arch.operators import (
     Add,
     Conv,
     Dropout,
+    Head,
     Linear,
     Mul,
     Operator,
@@ -148,5 +149,6 @@ def _head(cfg: Config, family: str, kind: str, hidden: int, cells: int) -> list[
         ops.append(Pool(name="pooled", features=width, positions=1, kind="copy" if family == "dinov2" else "view"))
     ops.append(classifier("classifier", width, n))
     if kind == "ForImageClassificationWithTeacher" and family == "deit":
-        ops.append(classifier("distillation_classifier", width, n))
+        source = "pooled" if ops[0].name == "pooled" else "pooler_norm"
+        ops.append(Head(name="distillation_classifier", ins=(source,), dim=width, rows=n, bias=True))
     return ops

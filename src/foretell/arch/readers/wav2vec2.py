@@ -1,7 +1,8 @@
 """wav2vec 2.0: strided 1-d convolutions over the waveform, then transformer layers.
 
-Without ``architectures``: ``Wav2Vec2ForCTC``.  A configuration does not say how long clips are: rows are those of
-250,000 samples (15.6 s at 16 kHz), the crop of the base model's training (arXiv 2006.11477, section 4.2).
+Without ``architectures``: ``Wav2Vec2ForCTC``.  A configuration does not say how long clips are: rows are
+those of 250,000 samples (15.6 s at 16 kHz), the crop of the base model's training (arXiv 2006.11477, section
+4.2).
 Source: transformers 5.24.0 ``modeling_wav2vec2``.
 """
 
@@ -9,9 +10,31 @@ from __future__ import annotations
 
 from foretell.arch.architecture import Architecture
 from foretell.arch.builders import norm
-from foretell.arch.operators import Act, Add, Conv, Dropout, Head, Linear, Mul, Norm, Operator, Parameters, Pool
+from foretell.arch.operators import (
+    Act,
+    Add,
+    Conv,
+    Dropout,
+    Head,
+    Linear,
+    Mul,
+    Norm,
+    Operator,
+    Parameters,
+    Pool,
+)
 from foretell.arch.readers._config import Config
-from foretell.arch.readers._encoder import classifier, ffn2, labels, layers, mha, post_norm, pre_norm, single, task
+from foretell.arch.readers._encoder import (
+    classifier,
+    ffn2,
+    labels,
+    layers,
+    mha,
+    post_norm,
+    pre_norm,
+    single,
+    task,
+)
 from foretell.arch.readers._registry import reader
 
 SAMPLES = 250_000
@@ -21,7 +44,7 @@ _TASKS = ("Model", "ForCTC", "ForPreTraining", "ForSequenceClassification", "For
 
 @reader("wav2vec2")
 def wav2vec2(cfg: Config) -> Architecture:
-    """Feature encoder (embed block), positional convolution, layers (pre-norm when ``do_stable_layer_norm``)."""
+    """Feature encoder and positional convolution (embed block), layers (pre-norm when "stable")."""
     kind, notes = task(cfg, "ForCTC", _TASKS)
     hidden, heads = cfg.int("hidden_size", low=1), cfg.int("num_attention_heads", low=1)
     depth, ffn = cfg.int("num_hidden_layers", low=1), cfg.int("intermediate_size", low=1)
@@ -39,12 +62,23 @@ def wav2vec2(cfg: Config) -> Architecture:
         embed.append(Dropout(name="proj_drop", features=hidden, p=project))
     if cfg.float("mask_time_prob", 0.05) > 0 or cfg.float("mask_feature_prob", 0.0) > 0:
         embed.append(Parameters(name="masked_spec_embed", shapes=((hidden,),)))
-    kernel, groups = cfg.int("num_conv_pos_embeddings", low=1), cfg.int("num_conv_pos_embedding_groups", low=1)
+    kernel, groups = (
+        cfg.int("num_conv_pos_embeddings", low=1),
+        cfg.int("num_conv_pos_embedding_groups", low=1),
+    )
     cfg.divides("num_conv_pos_embedding_groups", hidden, groups)
     source = "proj_drop" if project else "proj"
     embed += [
         Parameters(name="pos_conv_scale", shapes=((1, 1, kernel),)),
-        Conv(name="pos_conv", ins=(source,), c_in=hidden, c_out=hidden, kernel=(kernel,), groups=groups, positions=rows),
+        Conv(
+            name="pos_conv",
+            ins=(source,),
+            c_in=hidden,
+            c_out=hidden,
+            kernel=(kernel,),
+            groups=groups,
+            positions=rows,
+        ),
         Act(name="pos_act", fn=cfg.str("feat_extract_activation", "gelu"), features=hidden),
         Add(name="pos_add", ins=(source, "pos_act"), features=hidden),
     ]
@@ -57,7 +91,11 @@ def wav2vec2(cfg: Config) -> Architecture:
         (lambda x: mha(x, hidden=hidden, heads=heads, dropout=cfg.float("attention_dropout", 0.1)), drop),
         (
             lambda x: ffn2(
-                x, hidden=hidden, ffn=ffn, fn=cfg.str("hidden_act", "gelu"), dropout=cfg.float("activation_dropout", 0.1)
+                x,
+                hidden=hidden,
+                ffn=ffn,
+                fn=cfg.str("hidden_act", "gelu"),
+                dropout=cfg.float("activation_dropout", 0.1),
             ),
             drop,
         ),
@@ -68,8 +106,10 @@ def wav2vec2(cfg: Config) -> Architecture:
     head += _head(cfg, kind, hidden, width, depth)
     return single(
         cfg, family="audio", embed=embed,
-        stacks=[layers("layers", layer, depth, width=hidden, stream="sample", positions=rows)], head=head, hidden=hidden,
-        embed_stream="sample", embed_positions=rows, head_positions=rows, vocab=vocab, heads=heads, head_dim=head_dim,
+        stacks=[layers("layers", layer, depth, width=hidden, stream="sample", positions=rows)], head=head,
+        hidden=hidden,
+        embed_stream="sample", embed_positions=rows, head_positions=rows, vocab=vocab, heads=heads,
+        head_dim=head_dim,
         ffn=ffn, notes=(*notes, f"audio rows are those of {SAMPLES} samples"),
     )  # fmt: skip
 
@@ -78,7 +118,12 @@ def _features(cfg: Config) -> tuple[list[Operator], int, int]:
     """The convolutional feature encoder: its operators, rows per clip and width."""
     dims, kernels, strides = cfg.ints("conv_dim"), cfg.ints("conv_kernel"), cfg.ints("conv_stride")
     if not dims or not len(dims) == len(kernels) == len(strides) or min(*dims, *kernels, *strides) < 1:
-        raise cfg.error("conv_dim", dims, "as many sizes of 1 or more as conv_kernel and conv_stride have", "correct the lists")
+        raise cfg.error(
+            "conv_dim",
+            dims,
+            "as many sizes of 1 or more as conv_kernel and conv_stride have",
+            "correct the lists",
+        )
     mode, bias = cfg.str("feat_extract_norm", "group"), cfg.bool("conv_bias", False)
     if mode not in ("group", "layer"):
         raise cfg.error("feat_extract_norm", mode, "group or layer", "correct the value")
@@ -103,8 +148,11 @@ def _head(cfg: Config, kind: str, hidden: int, width: int, depth: int) -> list[O
         dim, proj = cfg.int("codevector_dim", low=1), cfg.int("proj_codevector_dim", low=1)
         return [
             Linear(name="project_hid", d_in=hidden, d_out=proj, bias=True),
-            Linear(name="weight_proj", ins=("x",), d_in=width, d_out=groups * each, bias=True),
-            Parameters(name="codevectors", shapes=((1, groups * each, cfg.divides("num_codevector_groups", dim, groups)),)),
+            Linear(name="weight_proj", ins=("skip",), d_in=width, d_out=groups * each, bias=True),
+            Parameters(
+                name="codevectors",
+                shapes=((1, groups * each, cfg.divides("num_codevector_groups", dim, groups)),),
+            ),
             Mul(name="quantized", ins=("weight_proj", "codevectors"), features=dim),
             Linear(name="project_q", d_in=dim, d_out=proj, bias=True),
         ]

@@ -1,0 +1,162 @@
+"""A recipe and a parallelism as users give them, checked value by value; then the combination."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from foretell.arch.architecture import Architecture
+from foretell.core._checks import Degrees, Facts, facts_of, first_broken
+from foretell.cost.weights import check_targets
+from foretell.errors import CombinationError, InputError
+from foretell.recipe.parallelism import Parallelism
+from foretell.recipe.profile import Profile
+from foretell.recipe.profiles import profile
+from foretell.recipe.resolve import Run, resolve
+from foretell.recipe.training import TrainingRecipe
+from foretell.validation import MAX_SEQUENCE, choice, flag, number, positive_int
+
+__all__ = ["check_schedule", "checked_parallelism", "checked_recipe", "checked_run", "completed", "degrees_of"]
+
+DEFAULT_SEQ_LEN = 4096
+_SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe")
+_OFFLOADS = ("optimizer", "params", "grads", "activations")
+_SPLIT_BACKWARD = ("zb-h1", "zb-v", "dualpipe")
+
+
+def checked_recipe(recipe: TrainingRecipe) -> TrainingRecipe:
+    """Return the recipe with whole numbers as ints, or raise an InputError that names the field."""
+    micro = positive_int(recipe.micro_batch, "micro_batch")
+    seq = positive_int(recipe.seq_len, "seq_len", maximum=MAX_SEQUENCE)
+    accum = positive_int(recipe.grad_accum, "grad_accum")
+    changes: dict[str, object] = {}
+    if micro is not recipe.micro_batch or seq is not recipe.seq_len or accum is not recipe.grad_accum:
+        changes |= {"micro_batch": micro, "seq_len": seq, "grad_accum": accum}
+    if recipe.encoder_seq_len is not None:
+        changes["encoder_seq_len"] = positive_int(recipe.encoder_seq_len, "encoder_seq_len", maximum=MAX_SEQUENCE)
+    number(recipe.trainable_fraction, "trainable_fraction", maximum=1)
+    if recipe.communication_buffer_fraction is not None:
+        number(recipe.communication_buffer_fraction, "communication_buffer_fraction", maximum=1)
+    if recipe.dropout is not None:
+        number(recipe.dropout, "dropout", maximum=1)
+    choice(recipe.recompute.mode, "recompute", ("none", "selective", "full"))
+    if recipe.recompute.layers is not None:
+        positive_int(recipe.recompute.layers, "recompute_layers", maximum=2**20)
+    for name in recipe.offload:
+        choice(name, "offload", _OFFLOADS)
+    if recipe.adapter is not None:
+        positive_int(recipe.adapter.rank, "lora_rank", maximum=2**20)
+    for name in ("compile", "optimizer_in_backward"):
+        flag(getattr(recipe, name), name)
+    return replace(recipe, **changes) if changes else recipe  # type: ignore[arg-type]
+
+
+def checked_parallelism(par: Parallelism) -> Parallelism:
+    """Return the parallelism with whole numbers as ints, or raise an InputError that names the field."""
+    changes: dict[str, object] = {}
+    for name in ("dp", "tp", "pp", "cp", "ep", "vpp", "hsdp_replicas"):
+        given = getattr(par, name)
+        made = positive_int(given, name)
+        if made is not given:
+            changes[name] = made
+    if par.etp is not None:
+        changes["etp"] = positive_int(par.etp, "etp")
+    changes["zero"] = positive_int(par.zero, "zero_stage", minimum=0, maximum=3)
+    if par.sp is not None:
+        flag(par.sp, "sp")
+    if par.schedule is not None:
+        choice(par.schedule, "schedule", _SCHEDULES)
+    if par.hsdp_replicas > 1 and (par.dp * par.cp) % par.hsdp_replicas:
+        raise CombinationError(f"must divide dp x cp = {par.dp * par.cp}", field="hsdp_replicas", value=par.hsdp_replicas)
+    return replace(par, **changes) if changes else par  # type: ignore[arg-type]
+
+
+def checked_run(
+    arch: Architecture,
+    recipe: TrainingRecipe,
+    par: Parallelism,
+    *,
+    gpus: int | None = None,
+    explicit: Collection[str] = (),
+) -> tuple[Run, Facts]:
+    """Check everything about a run and complete it from its framework's profile.
+
+    `explicit` names the settings that the user gave (so that one which means nothing here is refused).
+    """
+    recipe, par = checked_recipe(recipe), checked_parallelism(par)
+    world = None if gpus is None else positive_int(gpus, "gpus")
+    run, facts = completed(arch, recipe, par, explicit=explicit)
+    first_broken(facts, degrees_of(run, world))
+    return run, facts
+
+
+def completed(
+    arch: Architecture, recipe: TrainingRecipe, par: Parallelism, *, explicit: Collection[str] = ()
+) -> tuple[Run, Facts]:
+    """Complete a run; refuse what does not depend on the exact degrees."""
+    chosen = profile(recipe.framework)
+    facts = facts_of(arch, chosen.name, megatron=chosen.megatron)
+    check_schedule(par, chosen)
+    run = resolve(recipe, par, chosen)
+    if not facts.text:
+        if "seq_len" in explicit or recipe.seq_len not in (1, DEFAULT_SEQ_LEN):
+            raise InputError(
+                "means nothing for this model: it reads images, not a sequence of tokens",
+                field="seq_len",
+                value=recipe.seq_len,
+                hint="Leave it out",
+            )
+    elif recipe.image_size is not None and arch.family in ("decoder", "encoder", "encoder-decoder"):
+        raise InputError("means nothing for a text model", field="image_size", value=recipe.image_size)
+    if recipe.adapter is not None:
+        if not chosen.supports_adapters:
+            raise CombinationError("is not offered", field="adapter", value=recipe.adapter.kind, where=f"framework {chosen.name}")
+        if recipe.adapter.kind in ("lora", "dora", "qlora"):
+            check_targets(arch, recipe.adapter)
+    return run, facts
+
+
+def check_schedule(par: Parallelism, chosen: Profile) -> None:
+    """Refuse pipeline schedules that the framework lacks or that a sharding cannot run under."""
+    schedule = par.schedule
+    where = None if chosen.name == "generic" else f"framework {chosen.name}"
+    if schedule is None:
+        return
+    if schedule == "interleaved-1f1b" and par.vpp == 1:
+        raise CombinationError("needs vpp > 1", field="schedule", value=schedule, where=where)
+    if schedule in ("gpipe", "1f1b", "zb-h1") and par.vpp > 1:
+        raise CombinationError(f"has one chunk a rank, not vpp = {par.vpp}", field="schedule", value=schedule, where=where)
+    if chosen.megatron and schedule not in ("1f1b", "interleaved-1f1b"):
+        raise CombinationError(
+            "is not a schedule of Megatron-Core",
+            field="schedule",
+            value=schedule,
+            allowed=["1f1b", "interleaved-1f1b"],
+            where=where,
+        )
+    if par.zero >= 3 and schedule in _SPLIT_BACKWARD and chosen.name != "torchtitan":
+        raise CombinationError(
+            f"cannot run under {schedule}: its published forms shard optimizer states at most "
+            "(arXiv 2401.10241, arXiv 2412.19437)",
+            field="zero_stage",
+            value=par.zero,
+            where=where,
+        )
+
+
+def degrees_of(run: Run, world: int | None = None) -> Degrees:
+    """Return the numbers of one run that the checks look at."""
+    r, p = run.recipe, run.par
+    return Degrees(
+        micro_batch=r.micro_batch,
+        seq_len=r.seq_len,
+        dp=p.dp,
+        tp=p.tp,
+        pp=p.pp,
+        cp=p.cp,
+        ep=p.ep,
+        etp=p.expert_tp,
+        vpp=p.vpp,
+        sp=int(bool(p.sp)),
+        world=world,
+    )

@@ -1,0 +1,166 @@
+"""Base of all results: plain numbers inside, pint quantities when asked for, a mapping, and a ledger.
+
+A field whose name ends in a unit (``total_memory_bytes``) is a plain number; the name without the unit
+(``total_memory``) is the same as a pint.Quantity, made when it is first read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final, NamedTuple
+
+from foretell.units import fmt_bytes, quantity
+
+__all__ = ["Result", "Term", "ledger", "plain"]
+
+UNITS: Final = {
+    "_bytes_per_s": "byte/s",
+    "_flops_per_s": "FLOP/s",
+    "_bytes": "byte",
+    "_flops": "FLOP",
+    "_s": "s",
+    "_w": "W",
+    "_j": "J",
+}
+"""Ending of a field's name -> base unit, longest endings first."""
+
+
+_FIELDS: dict[type, dict[str, str]] = {}
+
+
+class Term(NamedTuple):
+    """One line of a ledger."""
+
+    name: str
+    bytes: float
+    formula: str
+    """How the bytes follow from the run's sizes."""
+    what: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A frozen record of fields; private ones (with a leading underscore) are no part of the answer."""
+
+    title: ClassVar[str] = "result"
+
+    # -- quantities -----------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # Quantity: any type of magnitude
+        """Give the pint.Quantity (or the dict of them) of a field whose name ends in a unit."""
+        if not name.startswith("_"):
+            twin = self._twins().get(name)
+            if twin is not None:
+                made = _quantities(getattr(self, twin[0]), twin[1])
+                object.__setattr__(self, name, made)
+                return made
+        message = f"{type(self).__name__!r} has no field {name!r}"
+        raise AttributeError(message)
+
+    @classmethod
+    def _fields(cls) -> dict[str, str]:
+        """Return name without unit -> field, in order."""
+        found = _FIELDS.get(cls)
+        if found is None:
+            found = _FIELDS[cls] = {}
+            for field in dataclasses.fields(cls):
+                if not field.name.startswith("_"):
+                    ending = next((e for e in UNITS if field.name.endswith(e)), "")
+                    found[field.name.removesuffix(ending)] = field.name
+        return found
+
+    @classmethod
+    def _twins(cls) -> dict[str, tuple[str, str]]:
+        """Return name without unit -> (field, unit)."""
+        pairs = cls._fields().items()
+        return {name: (field, UNITS[field.removeprefix(name)]) for name, field in pairs if name != field}
+
+    # -- a mapping ------------------------------------------------------------------------------------------
+
+    def keys(self) -> list[str]:
+        """Return the names of the fields, without units."""
+        return list(self._fields())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields())
+
+    def __len__(self) -> int:
+        return len(self._fields())
+
+    def __contains__(self, name: object) -> bool:
+        names = self._fields()
+        return name in names or name in names.values()
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401
+        if name not in self:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def get(self, name: str, default: object = None) -> Any:  # noqa: ANN401
+        """Return a field, or `default` where there is no such field."""
+        return getattr(self, name) if name in self else default
+
+    def values(self) -> list[Any]:
+        """Return the fields' values."""
+        return [self[name] for name in self]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return (name, value) of each field."""
+        return [(name, self[name]) for name in self]
+
+    # -- plain ----------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON-able data; keys carry their unit."""
+        return {name: plain(getattr(self, name)) for name in self._fields().values()}
+
+    def terms(self) -> list[Term]:
+        """Return the ledger's terms, which sum to the answer."""
+        return []
+
+    def explain(self) -> str:
+        """Return the ledger as text: each term, its bytes and share, its formula and its source."""
+        return ledger(self.title, self.terms())
+
+
+def ledger(title: str, terms: list[Term]) -> str:
+    """Write terms as text, largest first, with the sum.
+
+    >>> print(ledger("total", [Term("weights", 2**30, "", "parameters", "")]))
+    total 1.00 GiB (1.07 GB)
+      weights         1.00 GiB 100.0 %  parameters
+    """
+    total = sum(term.bytes for term in terms)
+    lines = [f"{title} {fmt_bytes(total)} ({total / 1e9:.2f} GB)"]
+    wide = max([len(term.name) for term in terms] + [12])
+    for term in sorted(terms, key=lambda t: -t.bytes):
+        share = 100 * term.bytes / total if total else 0.0
+        lines.append(f"  {term.name:{wide}s} {fmt_bytes(term.bytes):>11s} {share:5.1f} %  {term.what}")
+        if term.formula:
+            lines.append(f"  {'':{wide}s}   = {term.formula}")
+        if term.source:
+            lines.append(f"  {'':{wide}s}   from {term.source}")
+    return "\n".join(lines)
+
+
+def plain(value: object) -> Any:  # noqa: ANN401
+    """Return a value as JSON holds it."""
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value
+
+
+def _quantities(value: Any, unit: str) -> Any:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        return {key: _quantities(item, unit) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_quantities(item, unit) for item in value)
+    return None if value is None else quantity(value, unit)

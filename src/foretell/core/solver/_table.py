@@ -1,0 +1,88 @@
+"""The result of a sweep: NumPy columns, one row a configuration."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretell.errors import ExtraError, InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Table"]
+
+
+class Table:
+    """Columns of equal length.  `valid` says that a row can run, `feasible` that it fits, `reason` why not."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], coded: Mapping[str, tuple[NDArray[Any], list[Any]]]) -> None:
+        """Keep plain columns, and coded ones (codes, values) that become columns when they are asked for."""
+        self._plain = dict(columns)
+        self._coded = dict(coded)
+        self._columns: dict[str, NDArray[Any]] | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self._plain.values())))
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Name -> array; sizes end in `_bytes`."""
+        if self._columns is None:
+            decoded = {name: _decode(codes, values) for name, (codes, values) in self._coded.items()}
+            self._columns = decoded | self._plain
+        return self._columns
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return one column."""
+        if name in self._plain:
+            return self._plain[name]
+        if name in self._coded:
+            return _decode(*self._coded[name])
+        raise InputError("is no column", field="by", value=name, allowed=[*self._coded, *self._plain])
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Return one row as plain values."""
+        out = {name: values[int(codes[index])] for name, (codes, values) in self._coded.items()}
+        return out | {name: column[index].item() for name, column in self._plain.items()}
+
+    def best(self, by: str = "total_memory_bytes", *, largest: bool = False, feasible: bool = True) -> Any:  # noqa: ANN401
+        """Return the row with the smallest (or largest) `by` among those that fit; None where none does."""
+        column = self[by]
+        mask = self._plain["feasible" if feasible else "valid"]
+        rows = np.flatnonzero(mask)
+        if not len(rows):
+            return None
+        found = column[rows]
+        return self.row(int(rows[int(found.argmax() if largest else found.argmin())]))
+
+    def to_polars(self) -> Any:  # noqa: ANN401  # polars.DataFrame, where polars is installed
+        """Return a polars DataFrame; needs the optional dependencies `sweep`."""
+        try:
+            pl = importlib.import_module("polars")  # optional
+        except ImportError:
+            raise ExtraError.missing("sweep", "to_polars()") from None
+        coded = {
+            name: pl.Series(name, [str(v) if isinstance(v, tuple) else v for v in values]).gather(codes)
+            for name, (codes, values) in self._coded.items()
+        }
+        return pl.DataFrame(coded | self._plain)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write a Parquet file; needs the optional dependencies `sweep`."""
+        self.to_polars().write_parquet(os.fspath(path))
+
+
+def _decode(codes: NDArray[Any], values: list[Any]) -> NDArray[Any]:
+    """Return the values of codes; text and None as objects, since the same few are repeated."""
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        table: NDArray[Any] = np.asarray(values)
+    else:
+        table = np.empty(len(values), dtype=object)
+        table[:] = values
+    out: NDArray[Any] = table[codes]
+    return out

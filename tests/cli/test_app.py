@@ -1,0 +1,164 @@
+"""The edges of the command line: verbs, exit codes, faults of our own, start-up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell import __version__
+from foretell.cli import _app, catalog, fit, validate
+
+FIT_FLAGS = """
+--allow-uncertain --attention --compile --cp --double-quant --dp --dropout --encoder-seq-len --ep --etp
+--expandable-segments --framework --global-batch --gpu --gpus --gpus-per-node --grad-accum --headroom
+--hsdp-replicas --json --lora-dropout --lora-kind --lora-rank --lora-targets --loss --max --max-sample-len
+--micro-batch --min --modules-to-save --no-advice --no-expandable-segments --no-packing --no-sp --offload
+--optimizer --optimizer-impl --optimizer-in-backward --packing --pp --pp-layout --precision --quantization
+--quiet --recompute --recompute-layers --recompute-modules --recompute-scope --schedule --seq-len --sharding
+--sp --tp --trainable-fraction --vpp --zero
+"""
+"""Frozen: it may grow; what is here does not go and does not change its meaning."""
+
+
+def flags(command: Any) -> list[str]:
+    return sorted(
+        name for p in command.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--")
+    )
+
+
+def test_the_flags_are_frozen() -> None:
+    assert flags(fit.command) == sorted(FIT_FLAGS.split())
+    assert flags(validate.command) == ["--data", "--json", "--max-mape", "--quiet"]
+    assert flags(catalog.command.commands["list"]) == ["--json", "--quiet"]
+    assert flags(catalog.command.commands["show"]) == ["--json", "--kind", "--quiet"]
+    assert list(_app.Group.lazy) == ["fit", "catalog", "validate"]
+
+
+VERBS = {
+    "fit": fit.command,
+    "validate": validate.command,
+    "catalog list": catalog.command.commands["list"],
+    "catalog show": catalog.command.commands["show"],
+}
+EXAMPLES = [line for verb in VERBS.values() for line in verb.examples]
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_the_examples_of_the_help_run_as_printed(
+    cli: Any, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 1024, "vocab_size": 1000}))
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row()) + "\n")
+    monkeypatch.chdir(tmp_path)
+    program, *arguments = line.split()
+    ran = cli(*arguments)
+    assert program == "foretell"
+    assert (ran.code in (0, 1), ran.err) == (True, "")
+    assert ran.out
+
+
+def row() -> dict[str, Any]:
+    """A measured row of a small model."""
+    config = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
+    return {
+        "id": "mine-1",
+        "kind": "memory",
+        "confidence": 3,
+        "source": {"name": "mine"},
+        "model": {"config": config | {"intermediate_size": 1024, "vocab_size": 1000}},
+        "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1},
+        "software": {"framework": "torchtitan"},
+        "parallel": {"dp": 1},
+        "training": {"micro_batch": 1, "seq_len": 512, "grad_accum": 1, "optimizer": "adamw"},
+        "measured": {"metric": "allocated", "bytes": 2**28},
+    }
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS, "catalog"])
+def test_help_is_help(cli: Any, verb: str) -> None:
+    for flag in ("--help", "-h"):
+        ran = cli(*verb.split(), flag)
+        assert (ran.code, ran.err) == (0, "")
+        assert "Usage: foretell" in ran.out
+        assert max(len(line) for line in ran.out.splitlines()) <= 90
+    for example in getattr(VERBS.get(verb), "examples", ()):
+        assert f"\n  {example}\n" in ran.out + "\n"
+
+
+def test_the_version_is_printed_by_either_way_in(cli: Any) -> None:
+    assert cli("--version").out == f"foretell {__version__}\n"
+    assert cli("--version", "fit").out == f"foretell {__version__}\n"  # through click
+
+
+@pytest.mark.parametrize("arguments", [[], ["fti"], ["fit"], ["catalog"], ["fit", "a", "b"], ["--nonsense"]])
+def test_a_command_that_is_not_one(cli: Any, arguments: list[str]) -> None:
+    assert cli(*arguments).code == 2
+    ran = cli(*arguments, "--json")
+    assert ran.code == 2
+
+
+def test_an_unknown_verb_is_met_with_the_near_one(cli: Any) -> None:
+    assert "Did you mean fit?" in cli("fti").err
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        message = "cannot happen"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(fit.command, "callback", fail)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_fault_of_ours_is_3_and_asks_to_be_reported(cli: Any) -> None:
+    ran = cli("fit", "llama-3-8b", "--gpu", "h100")
+    assert (ran.code, ran.out) == (3, "")
+    assert "ZeroDivisionError: cannot happen" in ran.err
+    assert "please report" in ran.err
+    error = cli("fit", "llama-3-8b", "--gpu", "h100", "--json").error
+    assert (error["kind"], error["message"]) == ("internal", "ZeroDivisionError: cannot happen")
+
+
+@pytest.mark.usefixtures("broken")
+def test_the_traceback_is_shown_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORETELL_DEBUG", "1")
+    assert _app.run(["fit", "x", "--gpu", "h100"]) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_it_runs_as_a_program_and_survives_a_reader_that_leaves() -> None:
+    done = subprocess.run([sys.executable, "-m", "foretell", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"foretell {__version__}\n"
+    command = f"{sys.executable} -m foretell catalog list models | head -n 1"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_a_program_answers_with_its_exit_code(tmp_path: Path) -> None:
+    base = [sys.executable, "-m", "foretell", "fit", "llama-3.2-1b", "--gpu"]
+    for gpu, code in (("h100", 0), ("t4", 1), ("h10", 2)):
+        done = subprocess.run([*base, gpu, "--seq-len", "8192"], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+
+
+def test_the_version_imports_no_library() -> None:
+    code = "import sys; from foretell.cli import main; main(['--version']); print(sorted({'click','rich','numpy','yaml'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "[]"
+
+
+def test_fit_imports_neither_numpy_nor_pint_nor_torch() -> None:
+    code = (
+        "import sys; from foretell.cli import main; main(['fit','llama-3-8b','--gpu','h100','--gpus','8','--quiet']);"
+        "print(sorted({'numpy','pint','torch','yaml','msgspec'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "[]"
