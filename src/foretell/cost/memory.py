@@ -15,11 +15,12 @@ from foretell.arch.operators import Embedding, Linear
 from foretell.cost.linear import Lin, dominates, total
 from foretell.cost.pipeline import Stage, stages
 from foretell.cost.recompute import Pass, layer_pass
-from foretell.cost.saved import Emitter, place_of
+from foretell.cost.saved import CONDITION, Emitter, place_of
 from foretell.cost.sharding import Buffers, buffers, whole_gradient
 from foretell.cost.states import StateTerms, in_backward, shard, states
 from foretell.cost.tape import BlockMemory, Point
 from foretell.cost.weights import WeightPlan, unit
+from foretell.errors import CombinationError
 from foretell.recipe.resolve import Run
 
 
@@ -97,7 +98,7 @@ class StageFolder:
         # the longest sample in the very first micro-batch: gradients do not exist yet
         later = self.recipe.grad_accum > 1 and self.recipe.lengths == "equal"
         whole_buffer = run.sharding == "deepspeed" and self.par.zero == 3  # grad_partitions_flat_buffer, made once
-        self.accumulates = run.profile.gradients == "buffer" or later or whole_buffer
+        self.accumulates = run.profile.gradients == "buffer" or later or whole_buffer or plan.optimizer.one_block
         self.unreduced = run.profile.no_sync and self.recipe.grad_accum > 1 and run.sharding == "fsdp1" and self.par.zero == 3
         """Micro-batches leave whole gradients behind: reduction waits for the last one."""
         self.fresh = not self.accumulates
@@ -120,7 +121,12 @@ class StageFolder:
             elif stage.first:
                 out.append(self.segment(stack, range(stack.layers), ["none"] * stack.layers, 0))
         if stage.last and self.recipe.mtp_layers:
-            more = Stack("prediction", self.arch.unused[:1], (0,) * self.recipe.mtp_layers)
+            # a checkpoint's prediction layer carries copies of the token table and the head; training shares them
+            if not self.arch.unused:
+                raise CombinationError("needs a model with prediction layers", field="mtp_layers", value=self.recipe.mtp_layers)
+            one = self.arch.unused[0]
+            own = replace(one, ops=tuple(op for op in one.ops if getattr(op, "role", "") != "embedding"))
+            more = Stack("prediction", (own,), (0,) * self.recipe.mtp_layers)
             out.append(self.segment(more, range(more.layers), ["none"] * more.layers, len(stage.chunks) - 1))
         return out
 
@@ -177,7 +183,7 @@ class StageFolder:
     def emitter(self, block: Block, *, input_grad: bool = True, loss: bool = False) -> Emitter:
         """An emitter for ``block``, which knows the encoder's rows if it reads its output."""
         encoder = self.arch.memory if block.reads_memory else None
-        place = place_of(encoder) if encoder is not None else None
+        place = place_of(encoder) if encoder is not None else CONDITION if block.reads_memory else None
         return Emitter(block, self.style, self.plan, input_grad=input_grad, loss=loss, memory=place)
 
     def edge(self, block: Block, *, loss: bool) -> BlockMemory:
