@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from foretell.cost.linear import Lin, total
 
@@ -86,6 +87,11 @@ class BlockMemory:
     grad_in: Lin = field(default_factory=Lin)
 
 
+Trace = list[tuple[str, Any, Lin | None]]
+"""What a run allocates (``alloc``), releases (``free``), leaves behind (``weight``), takes over from the next block
+(``take``), hands on (``give``) or hands on and keeps (``share``); ``backward`` separates the passes."""
+
+
 class Tape:
     """Records nodes of one block; ``input`` is the block's ``x``."""
 
@@ -141,6 +147,7 @@ class Tape:
         recompute: bool = False,
         early_stop: bool = False,
         discard: Sequence[frozenset[Tensor]] = (),
+        trace: Trace | None = None,
     ) -> BlockMemory:
         """Replay forward and backward.
 
@@ -149,14 +156,17 @@ class Tape:
         gradient is live all along, its points are backward points), with ``early_stop`` only up to the last node that
         keeps something.  ``discard``: groups of storages that are
         dropped after the forward pass and computed again, group by group, when the backward pass needs one.
+        ``trace`` receives every allocation and release in order.
         """
         live = Lin()
         refs: dict[Tensor, int] = {}
+        log: Trace = [] if trace is None else trace
 
         def hold(t: Tensor) -> None:
             s = t.storage
             if refs.get(s, 0) == 0:
                 live.add(s.size)
+                log.append(("alloc", s, s.size))
             refs[s] = refs.get(s, 0) + 1
 
         def drop(t: Tensor) -> None:
@@ -164,6 +174,7 @@ class Tape:
             refs[s] -= 1
             if refs[s] == 0:
                 live.add(s.size, -1.0)
+                log.append(("free", s, None))
 
         result = BlockMemory(saved=Lin(), output=out.storage.size)
         last_use: dict[Tensor, int] = {}
@@ -187,16 +198,21 @@ class Tape:
         for i, node in enumerate(self.nodes):
             if i > end:
                 break
+            if node.work:
+                log.append(("alloc", node, node.work))
             for t in node.outs:
                 hold(t)
             if keep:
                 for t in node.saved:
                     hold(t)
+            if node.work:
+                log.append(("free", node, None))
             points.append(Point(phase, node.name, live + node.work))
             if not keep:
                 for t in node.saved:  # statistics made and thrown away in the same step
                     if t.storage not in refs:
                         points[-1].size.add(t.size)
+                        log += [("alloc", t, t.size), ("free", t, None)]
             for t in dict.fromkeys((*node.ins, *node.extends)):
                 if last_use[t] == i and t is not out and not t.held:
                     drop(t)
@@ -207,6 +223,7 @@ class Tape:
         for group in gone:
             for s in group:
                 live.add(s.size, -1.0)
+                log.append(("free", s, None))
         result.saved = Lin(live) - (grad_out if recompute else Lin())
         if refs.get(out.storage, 0) > 0 and not out.held:  # the next block counts its input where anybody keeps it
             result.saved.add(out.storage.size, -1.0)
@@ -219,12 +236,17 @@ class Tape:
             for t in (t for n in self.nodes[: end + 1] for t in n.outs if last_use.get(t, end + 1) > end and not t.held):
                 drop(t)  # the block's input stays with the checkpoint until its backward has ended
         elif not out.held:
+            if not recompute:  # handed to the next block
+                log.append(("give" if refs[out.storage] == 1 else "share", out.storage, None))
             drop(out)
+            if not recompute and log[-1][:2] == ("free", out.storage):
+                log.pop()
+        log.append(("backward", None, None))
         result.held = total(t.storage.size for n in self.nodes for t in n.outs if t.held)
-        self._backward(out, live, refs, grad_out, accumulate, result, drop, gone)
+        self._backward(out, live, refs, grad_out, accumulate, result, drop, gone, log)
         return result
 
-    def _backward(self, out, live, refs, grad_out, accumulate, result, drop, gone) -> None:  # type: ignore[no-untyped-def]
+    def _backward(self, out, live, refs, grad_out, accumulate, result, drop, gone, log) -> None:  # type: ignore[no-untyped-def]
         grads: dict[Tensor, tuple[Tensor, Lin]] = {}  # tensor -> (storage of its gradient, size)
         counts: dict[Tensor, int] = {}
 
@@ -232,10 +254,12 @@ class Tape:
             g = Tensor(f"d_{t.name}", size, False)
             counts[g] = 1
             live.add(size)
+            log.append(("alloc", g, size))
             return g
 
         seed = Tensor("d_out", grad_out, False)
         counts[seed] = 1
+        log.append(("take", seed, None))
         grads[out] = (seed, grad_out)
         for node in reversed(self.nodes):
             o = node.outs[0]
@@ -244,6 +268,7 @@ class Tape:
                     for s in group:
                         if refs[s] > 0:
                             live.add(s.size)
+                            log.append(("alloc", s, s.size))
                     group.clear()
             if not o.grad or o not in grads:
                 for t in node.saved:
@@ -252,6 +277,9 @@ class Tape:
             g, size = grads.pop(o)
             wanted = list(dict.fromkeys(t for t in node.ins if t.grad))
             transient = Lin(node.bwork)
+            if node.bwork:
+                log.append(("alloc", node, node.bwork))
+            sums: list[tuple[Tensor, Lin]] = []
             for t in wanted:
                 if node.passes and t.unit == o.unit:
                     if t in grads:  # summed into the gradient that is already there
@@ -262,19 +290,37 @@ class Tape:
                 t_size = (node.grad_size or t.size).as_category("gradient_flow")
                 if t in grads:
                     transient.add(t_size)
+                    sums.append((t, t_size))
                 else:
                     grads[t] = (new_grad(t, t_size), t_size)
+            for t, t_size in sums:  # added in place where nothing else holds the gradient (autograd input_buffer.cpp)
+                log.append(("alloc", t, t_size))
+                old, old_size = grads[t]
+                if counts[old] > 1:
+                    counts[old] -= 1
+                    sum_of = Tensor(f"d_{t.name}", t_size, False)
+                    counts[sum_of] = 1
+                    grads[t] = (sum_of, old_size)
+                    live.add(old_size)
+                    log.append(("alloc", sum_of, t_size))
+                log.append(("free", t, None))
+            if node.bwork:
+                log.append(("free", node, None))
             if node.wgrad:
                 if accumulate:
                     transient.add(node.wgrad)
+                    log += [("alloc", node, node.wgrad), ("free", node, None)]
                 else:
                     live.add(node.wgrad)
+                    log.append(("weight", node, node.wgrad))
                 result.wgrad.add(node.wgrad)
             result.backward.append(Point("backward", node.name, live + transient))
             counts[g] -= 1
             if counts[g] == 0:
                 live.add(size, -1.0)
+                log.append(("free", g, None))
             for t in node.saved:
                 drop(t)
         if self.x is not None and self.x in grads:
             result.grad_in = grads[self.x][1]
+            log.append(("give", grads[self.x][0], None))
