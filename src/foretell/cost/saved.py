@@ -18,12 +18,17 @@ from foretell.arch.operators import (
 )  # fmt: skip
 from foretell.cost.linear import Lin
 from foretell.cost.tape import Tape, Tensor
+from foretell.cost.weights import scales_input
 from foretell.cost.weights import LOCAL
 from foretell.recipe.style import Style
 
 ROWS = {"text": "T", "encoder": "E", "sample": "B"}
 Place = tuple[str, float]
 """What one row of a tensor is: the monomial that counts rows, and how many there are per unit of it."""
+
+
+CONDITION: Place = ("B", 77.0)
+"""Rows of the conditioning that a diffusion model is given: CLIP's 77 text positions (arXiv 2112.10752)."""
 
 
 def place_of(block: Block) -> Place:
@@ -67,7 +72,8 @@ class Emitter:
         if x is not None:
             self.env["x"] = x
         if self.memory is not None:  # its bytes are counted once, where it is made
-            source = Tensor("memory", Lin(), self.input_grad, unit=self.style.residual)
+            grows = self.input_grad and self.memory != CONDITION
+            source = Tensor("memory", Lin(), grows, unit=self.style.residual)
             self.env["memory"] = source
             self.places[source] = self.memory
 
@@ -92,8 +98,10 @@ class Emitter:
         previous = self.env.get("x")
         local: list[Tensor] = []
         for i, op in enumerate(self.block.ops):
-            ins = [self.env.get(name) or self.outside(name) for name in op.ins] if op.ins else ([previous] if previous is not None else [])
+            ins = [self.env.get(name) or self.outside(name) for name in op.ins if name != "x" or name in self.env] if op.ins else ([previous] if previous is not None else [])
             self.rows, self.per = next((self.places.get(t, self.home) for t in ins if t.size or t.name == "memory"), self.home)
+            if not ins and isinstance(op, Linear):  # the sample itself
+                ins = [Tensor("sample", self.size(op.d_in, self.style.residual, "sp"), False, unit=self.style.residual)]
             rule: Callable[..., Tensor] | None = getattr(op, "emit", None)
             out = rule(self, *ins) if rule is not None else RULES[type(op)](self, op, *ins)
             if out is not None:
@@ -138,6 +146,8 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
     """Matmul: keeps its input when the weight trains; adapters keep theirs (LoRA, arXiv 2106.09685)."""
     st, plan = e.style, e.weights
     in_shard = "tp" if op.split == "row" else "sp"
+    if plan.rescaled(op) and scales_input(op):
+        x = e.tape.node(f"{op.name}.ia3", [x], x.size, saved=[x], trainable=True)
     out_shard = {"col": "tp", "row": "sp", "": "sp"}[op.split]
     given = x
     inner = plan.compute_unit if st.quantized_stream and plan.quantized(op) else st.compute
@@ -167,6 +177,8 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
         out = cast(e, out, given.unit, out_shard, op.d_out, f"{op.name}.back")
     if plan.scaled(op):
         return scale_and_bias(e, op, out, op.d_out, out_shard)
+    if plan.rescaled(op) and not scales_input(op):
+        out = e.tape.node(f"{op.name}.ia3", [out], out.size, saved=[out], trainable=True)
     adapter = plan.adapter(op)
     if adapter is not None:
         out = lora(e, op, given, out, adapter, in_shard, out_shard)
@@ -236,7 +248,7 @@ def lora(e: Emitter, op: Linear | Head, x: Tensor, base: Tensor, adapter: Any, i
         x = cast(e, x, st.compute, in_shard, d_in, f"{op.name}.lora_autocast")
     unit = st.compute if st.autocast or not adapter.cast_input else adapter.unit
     a = e.tape.node(
-        f"{op.name}.lora_A", [x], e.size(r, unit, "sp"), saved=[x], wgrad=adapter.grad_a, trainable=True, unit=unit
+        f"{op.name}.lora_A", [x], e.size(r, unit, "sp"), saved=[] if adapter.frozen else [x], wgrad=adapter.grad_a, trainable=True, unit=unit
     )
     b = e.tape.node(
         f"{op.name}.lora_B", [a], e.size(adapter.outputs, unit, out_shard), saved=[a], wgrad=adapter.grad_b, trainable=True,
@@ -301,7 +313,7 @@ def rope(e: Emitter, op: Rope, x: Tensor) -> Tensor:
     return e.tape.node(op.name, [x], e.size(w, unit, "tp"), work=work, bwork=work, unit=unit)
 
 
-def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: Tensor | None = None) -> Tensor:
     """Attention core.
 
     flash: q, k, v, out and the fp32 log-sum-exp (FlashAttention-2, arXiv 2307.08691); its backward holds an
@@ -313,6 +325,7 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Ten
     out_size = e.size(op.width, unit, "tp")
     trains = e.weights.trains(op)
     grad = e.weights.gradient(op)
+    k, v = k or e.outside("keys"), v or e.outside("values")
     scores, n = score_rows(e, op, k)
     if st.autocast and st.rope == "composite" and form != "eager":  # tables wider than the operands: cast at the call
         q, k, v = (

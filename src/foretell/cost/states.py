@@ -52,9 +52,13 @@ def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -
     formats, opt = plan.formats, plan.optimizer
     weights, trained = Lin(), {}
     optimizer = Lin()
+    blocks = list(blocks)
+    one = max((b for b, _ in blocks), key=lambda b: sum(plan.elements(b)[0].values())) if opt.one_block and blocks else None
     for block, n in blocks:
         elements, _, stored = plan.elements(block)
         weights.add(stored, n)
+        if one is not None:
+            n = float(block is one)
         for key, count in elements.items():
             trained[key] = trained.get(key, 0.0) + n * count
         optimizer.add(_optimizer_states(block, plan, opt), n)
@@ -63,10 +67,10 @@ def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -
     keeps_master = formats.master is not None and formats.master != formats.param and opt.master
     adapter = plan.recipe.adapter
     for key, count in trained.items():
-        wide = unit(adapter.dtype) if adapter is not None else unit(formats.grad)
+        wide = unit(adapter.dtype) if adapter is not None else 4.0 if opt.one_block else unit(formats.grad)
         gradients.add(Lin.of("gradients", LOCAL[key], count * wide))
-        if keeps_master and adapter is None:
-            master.add(Lin.of("master_weights", LOCAL[key], count * unit(formats.master)))
+        if (keeps_master or opt.one_block) and adapter is None:
+            master.add(Lin.of("master_weights", LOCAL[key], count * (unit(formats.master) or 4.0)))
     offload = plan.recipe.offload
     if "optimizer" in offload:
         master, optimizer = Lin(), Lin()
@@ -104,7 +108,7 @@ def _trained_shapes(op: Operator, plan: WeightPlan) -> Iterable[tuple[tuple[int,
     if plan.trains(op):
         for w in op.weights():
             yield w.shape, w.shard, w.role
-    extra = plan.scaled(op)
+    extra = plan.scaled(op) or plan.rescaled(op)
     if extra:
         yield (int(extra),), next(iter(plan.added(op))), "vector"
     pair = plan.adapter(op) if plan.targeted(op) else None  # type: ignore[arg-type]

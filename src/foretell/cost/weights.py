@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from foretell.arch.architecture import Architecture, Block
-from foretell.arch.operators import Head, Linear, Norm, Operator, PromptAttention, Weight
+from foretell.arch.operators import Embedding, Head, Linear, Norm, Operator, PromptAttention, Weight
 from foretell.cost.linear import Lin
 from foretell.dtypes import dtype
 from foretell.errors import InputError
@@ -36,6 +36,8 @@ class AdapterOnLinear:
     elements: dict[str, int]
     outputs: int
     """Width of B's output: less than the matrix's where only some of its parts are adapted."""
+    frozen: dict[str, int]
+    """Elements that are added but do not train (LoRA-FA's A)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class WeightPlan:
     def trains(self, op: Operator) -> bool:
         adapter = self.recipe.adapter
         if adapter is None:
+            if self.optimizer.one_block and isinstance(op, (Embedding, Head)):
+                return False  # BAdam: include_embedding=False, include_lm_head=False
             return any(True for _ in op.weights())
         if isinstance(op, PromptAttention):
             return True
@@ -83,7 +87,7 @@ class WeightPlan:
     def adapter(self, op: Linear | Head) -> AdapterOnLinear | None:
         """The adapter on ``op``, if it is one of the targets."""
         spec = self.recipe.adapter
-        if spec is None or spec.kind not in ("lora", "dora", "qlora") or not self.targeted(op):
+        if spec is None or spec.kind not in ("lora", "dora", "qlora", "lora-fa") or not self.targeted(op):
             return None
         width = unit(spec.dtype)
         d_in, d_out, split = (op.d_in, op.d_out, op.split) if isinstance(op, Linear) else (op.dim, op.rows, "col")
@@ -92,11 +96,12 @@ class WeightPlan:
         outputs = sum(parts) if parts else d_out
         a = spec.rank * d_in * max(1, len(parts))
         b = spec.rank * outputs + (d_out if spec.kind == "dora" else 0)
-        elements = {a_shard: a}
+        fixed = "lora-fa" in (spec.kind, self.optimizer.name)
+        elements = {} if fixed else {a_shard: a}
         elements[b_shard] = elements.get(b_shard, 0) + b
         return AdapterOnLinear(
             rank=spec.rank, unit=width, cast_input=self.peft_casts, dropout=spec.dropout or 0.0,
-            grad_a=Lin.of("gradients", LOCAL[a_shard], a * width),
+            grad_a=Lin() if fixed else Lin.of("gradients", LOCAL[a_shard], a * width), frozen={a_shard: a} if fixed else {},
             grad_b=Lin.of("gradients", LOCAL[b_shard], b * width), elements=elements, outputs=outputs,
         )  # fmt: skip
 
@@ -107,11 +112,19 @@ class WeightPlan:
             return 0.0
         return 2.0 * op.width
 
+    def rescaled(self, op: Operator) -> float:
+        """Elements of the vector that (IA)3 (arXiv 2205.05638) multiplies an output with, or the input of the last
+        matrix of a feed-forward network (PEFT ``feedforward_modules``)."""
+        adapter = self.recipe.adapter
+        if adapter is None or adapter.kind != "ia3" or not isinstance(op, Linear) or not self.targeted(op):
+            return 0.0
+        return float(op.d_in if scales_input(op) else op.d_out)
+
     def added(self, op: Operator) -> dict[str, float]:
         """Elements of the adapters on ``op`` by shard."""
         pair = self.adapter(op) if isinstance(op, (Linear, Head)) else None
         out = {shard: float(n) for shard, n in pair.elements.items()} if pair is not None else {}
-        extra = self.scaled(op)
+        extra = self.scaled(op) or self.rescaled(op)
         if extra:
             whole = isinstance(op, Linear) and op.split != "col"
             out["1" if whole else "tp"] = extra
@@ -198,7 +211,15 @@ class WeightPlan:
             for shard, n in self.added(op).items():
                 stored.add(Lin.of("adapters", LOCAL[shard], n * unit(self.recipe.adapter.dtype if self.recipe.adapter else None)))
                 trained[shard] = trained.get(shard, 0.0) + n
+            pair = self.adapter(op) if isinstance(op, (Linear, Head)) else None
+            for shard, n in pair.frozen.items() if pair is not None else ():
+                stored.add(Lin.of("adapters", LOCAL[shard], n * pair.unit))
         return trained, matrices, stored
+
+
+def scales_input(op: Linear) -> bool:
+    """Whether (IA)3 scales the input of ``op``: the last matrix of a feed-forward network."""
+    return op.name.rsplit(".", 1)[-1] in ("down_proj", "fc2", "wo", "c_proj", "dense_4h_to_h", "w2")
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -92,9 +92,9 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
         precision = precision if kinds.get("optim", "fp32") == "fp32" else f"{compute}-true"
     adapter = None
     if peft:
-        if peft["kind"] not in ("lora", "qlora", "dora", "adapter", "adapter-v2"):
+        if peft["kind"] not in ("lora", "qlora", "dora", "adapter", "adapter-v2", "ia3", "ln-tuning"):
             raise Skip(f"not-modelled: adapter kind {peft['kind']!r}")
-        if peft["kind"].startswith("adapter"):
+        if peft["kind"] in ("adapter", "adapter-v2", "ia3", "ln-tuning"):
             peft = {"rank": 0, "targets": (), **peft}
         if "rank" not in peft or "targets" not in peft:
             raise Skip("underspecified: adapter rank or targets")

@@ -34,6 +34,8 @@ class Optimizer:
     factored: bool = False
     paged: bool = False
     in_backward: bool = False
+    one_block: bool = False
+    """Trains one layer at a time, with fp32 copies, gradients and states of that layer alone."""
     master: bool = True
     """False where the update is applied to half-precision parameters directly, without fp32 masters."""
     rank: int = 0
@@ -61,7 +63,7 @@ _ALL = (
     Optimizer("galore-adamw8bit", 2, "arXiv 2403.03507 with 8-bit states", bits=8, block=256, matrix_only=True, rank=128, foreach_temp=0.0, aliases=("galore8bit",)),
     Optimizer("lomo", 0, "Lv et al., arXiv 2306.09782: update fused into the backward pass, no state", in_backward=True, master=False, foreach_temp=0.0),
     Optimizer("adalomo", 0, "Lv et al., arXiv 2310.10195: factored second moment, update fused into backward", in_backward=True, master=False, factored=True),
-    Optimizer("badam", 2, "Luo et al., arXiv 2404.02827: Adam on one block at a time"),
+    Optimizer("badam", 2, "Luo et al., arXiv 2404.02827: Adam on one block at a time", one_block=True),
     Optimizer("lora-fa", 2, "Zhang et al., arXiv 2308.03303: A frozen"),
     Optimizer("shampoo", 1, "Anil et al., arXiv 2002.09018: two preconditioners per matrix and momentum", matrix_only=True),
     Optimizer("soap", 2, "Vyas et al., arXiv 2409.11321: Adam moments in the eigenbasis of two preconditioners", matrix_only=True),

@@ -10,7 +10,7 @@ from typing import Literal
 class Adapter:
     """Parameter-efficient fine-tuning: what is added and where (names as in PEFT)."""
 
-    kind: Literal["lora", "dora", "qlora", "adapter", "adapter-v2", "prefix", "prompt", "ia3", "ln-tuning"] = "lora"
+    kind: Literal["lora", "dora", "qlora", "lora-fa", "adapter", "adapter-v2", "prefix", "prompt", "ia3", "ln-tuning"] = "lora"
     rank: int = 16
     targets: tuple[str, ...] = ("q_proj", "v_proj")
     """Module names (suffixes) the adapter is put on; ``all-linear`` for every matrix but the head."""
