@@ -130,7 +130,7 @@ class Architecture:
     @property
     def memory(self) -> Block | None:
         """The block whose output the trunk's cross attentions read."""
-        if len(self.stacks) < 2 or not any(b.reads_memory for b in self.main.blocks):
+        if len(self.stacks) < 2 or self.family == "diffusion" or not any(b.reads_memory for b in self.main.blocks):
             return None
         before = self.stacks[-2]
         return before.blocks[before.pattern[-1]]

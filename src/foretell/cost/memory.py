@@ -119,7 +119,10 @@ class StageFolder:
                     modes = [self.mode(i, len(chunk)) for i in range(len(chunk))]
                     out.append(self.segment(stack, chunk, modes, c))
             elif stage.first:
-                out.append(self.segment(stack, range(stack.layers), ["none"] * stack.layers, 0))
+                # towers are checkpointed with the trunk (transformers ``GradientCheckpointingLayer``), single blocks are not
+                full = self.recipe.recompute.mode == "full" and stack.layers > 1
+                modes = [self.mode(i, stack.layers) if full else "none" for i in range(stack.layers)]
+                out.append(self.segment(stack, range(stack.layers), modes, 0))
         if stage.last and self.recipe.mtp_layers:
             # a checkpoint's prediction layer carries copies of the token table and the head; training shares them
             if not self.arch.unused:
