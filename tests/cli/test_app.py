@@ -26,9 +26,7 @@ FIT_FLAGS = """
 
 
 def flags(command: Any) -> list[str]:
-    return sorted(
-        name for p in command.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--")
-    )
+    return sorted(name for p in command.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--"))
 
 
 def test_the_flags_are_frozen() -> None:
@@ -39,7 +37,7 @@ def test_the_flags_are_frozen() -> None:
     assert list(_app.Group.lazy) == ["fit", "catalog", "validate"]
 
 
-VERBS = {
+VERBS: dict[str, Any] = {
     "fit": fit.command,
     "validate": validate.command,
     "catalog list": catalog.command.commands["list"],
@@ -49,9 +47,7 @@ EXAMPLES = [line for verb in VERBS.values() for line in verb.examples]
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_the_examples_of_the_help_run_as_printed(
-    cli: Any, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of_the_help_run_as_printed(cli: Any, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 1024, "vocab_size": 1000}))
     (tmp_path / "rows.jsonl").write_text(json.dumps(row()) + "\n")
@@ -150,7 +146,10 @@ def test_a_program_answers_with_its_exit_code(tmp_path: Path) -> None:
 
 
 def test_the_version_imports_no_library() -> None:
-    code = "import sys; from foretell.cli import main; main(['--version']); print(sorted({'click','rich','numpy','yaml'} & set(sys.modules)))"
+    code = (
+        "import sys; from foretell.cli import main; main(['--version']);"
+        "print(sorted({'click', 'rich', 'numpy', 'yaml'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1] == "[]"
 

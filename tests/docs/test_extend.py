@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,11 @@ from foretell.recipe.profiles import profile
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
-COMMANDS = [
-    line.removeprefix("$ ") for kind, _, text in BLOCKS if kind == "console" for line in text.splitlines()
-]
+COMMANDS = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
 
 
 @pytest.fixture
-def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A reader's disk after the page: a catalog of one's own, an installed package, a model."""
     own, site = tmp_path / "catalog", tmp_path / "site"
     for _, name, text in BLOCKS:
@@ -44,12 +43,12 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path.write_text(text, encoding="utf-8")
     monkeypatch.setenv("FORETELL_CATALOG", str(own))
     monkeypatch.setattr(loader, "_registered", {})
-    monkeypatch.setattr(_registry, "_READERS", dict(_registry._READERS))
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.chdir(tmp_path)
     _registry.load_plugins.cache_clear()
     yield tmp_path
     _registry.load_plugins.cache_clear()
+    _registry._READERS.pop("shiftformer", None)
     sys.modules.pop("my_shift", None)
 
 

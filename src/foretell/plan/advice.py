@@ -16,7 +16,7 @@ __all__ = ["Suggestion", "advise"]
 
 _WORTH = 0.005
 """Share of the total that a switch must save to be named."""
-_TOGETHER = 4
+_TOGETHER = 6
 """Most switches that are put together where none helps alone."""
 _METHOD = 5
 """Rank from which on a switch changes what is trained or bought: never put together with others."""
@@ -95,6 +95,7 @@ def _together(launch: Launch, now: Forecast) -> Suggestion | None:
     here, total = launch, now.total_bytes
     flags: Flags = {}
     names: list[str] = []
+    prices: list[str] = []
     for _ in range(_TOGETHER):
         best: tuple[float, Switch, Forecast] | None = None
         for switch in _switches(here):
@@ -114,9 +115,11 @@ def _together(launch: Launch, now: Forecast) -> Suggestion | None:
         here, total = switch.launch, then.total_bytes
         flags |= switch.flags
         names.append(switch.change)
+        prices.append(switch.price)
         if then.verdict == "fits":
             saved = now.total_bytes - total
-            return Suggestion("together", " + ".join(names), flags, "all of them", saved, total, then.verdict)
+            price = "; ".join(dict.fromkeys(prices))
+            return Suggestion("together", " + ".join(names), flags, price, saved, total, then.verdict)
     return None
 
 

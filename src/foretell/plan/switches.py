@@ -75,7 +75,7 @@ def micro_batch(launch: Launch) -> Iterator[Switch]:
         if size % small == 0:
             count = passes * size // small
             flags: Flags = {"--micro-batch": str(small), "--grad-accum": str(count)}
-            price = "same global batch, smaller kernels"
+            price = "smaller kernels"
             change = f"micro-batch {small} with {count} accumulation steps"
             yield _recipe(launch, change, flags, price, 1, micro_batch=small, grad_accum=count)
 
@@ -105,7 +105,7 @@ def recompute(launch: Launch) -> Iterator[Switch]:
         yield _recipe(launch, "selective recomputation", flags, price, 2, recompute=Recompute(mode="selective"))
     if mode != "full":
         flags = {"--recompute": "full"}
-        price = "about a third more compute"  # one more forward pass: 4/3
+        price = "a third more compute"  # one more forward pass: 4/3
         yield _recipe(launch, "full recomputation", flags, price, 2, recompute=Recompute(mode="full"))
 
 
@@ -124,7 +124,7 @@ def tensor_parallel(launch: Launch) -> Iterator[Switch]:
         changed = launch.with_par(tp=wide, dp=dp)
         if par.dp != dp:
             changed = changed.with_recipe(grad_accum=launch.recipe.grad_accum * 2)
-        yield Switch(f"tensor parallelism {wide}", degrees(launch, changed), "traffic in each layer", 3, changed)
+        yield Switch(f"tensor parallelism {wide}", degrees(launch, changed), "traffic per layer", 3, changed)
 
 
 def offload(launch: Launch) -> Iterator[Switch]:
@@ -133,7 +133,7 @@ def offload(launch: Launch) -> Iterator[Switch]:
     if "optimizer" not in parts and launch.recipe.adapter is None:
         both = frozenset({*parts, "optimizer"})
         flags: Flags = {"--offload": ",".join(sorted(both))}
-        yield _recipe(launch, "optimizer in host memory", flags, "slow steps, host memory", 4, offload=both)
+        yield _recipe(launch, "optimizer in host memory", flags, "slow steps", 4, offload=both)
 
 
 def pipeline(launch: Launch) -> Iterator[Switch]:

@@ -21,7 +21,7 @@ _WORD: Final = {"fits": "FITS", "does_not_fit": "DOES NOT FIT", "uncertain": "UN
 _SUGGESTIONS: Final = 5
 _STAGES: Final = 8
 _TERMS: Final = 9
-_FLAGS: Final = 38
+_FLAGS: Final = 36
 _NOTES: Final = 4
 
 
@@ -181,22 +181,26 @@ def _suggestions(result: Mapping[str, Any], console: Console) -> None:
         return
     _heading(console, "it could also" if result["fits"] else "what would help (each was tried)")
     for entry in result["suggestions"][:_SUGGESTIONS]:
-        saved = entry["saved_bytes"]
-        word = _WORD[entry["verdict"]].lower()
         flags = Text(f"  {entry['flags']}", style="green" if entry["fits"] else "")
         if len(flags) > _FLAGS:
-            console.print(flags, no_wrap=True, overflow="ellipsis")
+            _wrapped(console, flags)
             flags = Text()
-        flags.append(f"{'':{_FLAGS - len(flags)}}{-saved / _GIB:>+8.2f}  {word}, {entry['price']}", style="default")
+        word = _WORD[entry["verdict"]].lower()
+        word = "not enough alone" if entry["verdict"] == "does_not_fit" else f"{word}; {entry['price']}"
+        flags.append(f"{'':{_FLAGS - len(flags)}}{-entry['saved_bytes'] / _GIB:>+8.2f}  {word}", style="default")
         console.print(flags, no_wrap=True, overflow="ellipsis")
 
 
 def _paragraph(console: Console, label: str, text: str) -> None:
     """Print a label and wrapped text, indented."""
-    line = Text(f"{label}: ").append(text, style="dim")
-    for number, part in enumerate(line.wrap(console, WIDTH - 4)):
+    _wrapped(console, Text(f"  {label}: ").append(text, style="dim"))
+
+
+def _wrapped(console: Console, text: Text) -> None:
+    """Print text on as many lines as it takes, all but the first indented."""
+    for number, part in enumerate(text.wrap(console, WIDTH - 4)):
         part.rstrip()
-        console.print(Text("  " if number == 0 else "    ").append(part))
+        console.print(part if number == 0 else Text("    ").append(part))
 
 
 def _human(name: str) -> str:
