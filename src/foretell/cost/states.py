@@ -53,12 +53,14 @@ def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -
     weights, trained = Lin(), {}
     optimizer = Lin()
     blocks = list(blocks)
-    one = max((b for b, _ in blocks), key=lambda b: sum(plan.elements(b)[0].values())) if opt.one_block and blocks else None
-    for block, n in blocks:
+    one = -1
+    if opt.one_block:
+        one = max(range(len(blocks)), key=lambda i: sum(plan.elements(blocks[i][0])[0].values()))
+    for i, (block, n) in enumerate(blocks):
         elements, _, stored = plan.elements(block)
         weights.add(stored, n)
-        if one is not None:
-            n = float(block is one)
+        if opt.one_block:
+            n = float(i == one)
         for key, count in elements.items():
             trained[key] = trained.get(key, 0.0) + n * count
         optimizer.add(_optimizer_states(block, plan, opt), n)
