@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from foretell.cost.linear import Lin
-from foretell.cost.tape import Node, Point, Tape, Tensor
+from foretell.cost.tape import Node, Point, Tape, Tensor, Trace
 from foretell.errors import CombinationError
 from foretell.recipe.style import Style
 from foretell.recipe.training import Recompute
@@ -41,17 +41,24 @@ MODULES: dict[str, tuple[Callable[[str], bool], bool]] = {
 (``CheckpointWithoutOutput``) or kept (``checkpoint``)."""
 
 
-def layer_pass(tape: Tape, out: Tensor, mode: str, spec: Recompute, style: Style, *, accumulate: bool) -> Pass:
-    """Replay a layer under ``mode``: ``none``, ``full`` or ``selective`` (as ``spec`` says)."""
+def layer_pass(
+    tape: Tape, out: Tensor, mode: str, spec: Recompute, style: Style, *, accumulate: bool, traces: tuple[Trace, Trace] | None = None
+) -> Pass:
+    """Replay a layer under ``mode``: ``none``, ``full`` or ``selective`` (as ``spec`` says).
+
+    ``traces`` receive what the first forward pass and what the backward pass allocate; a pass without recomputation of
+    the whole layer writes both into the first.
+    """
+    log = traces[0] if traces is not None else None
     if mode == "none":
-        m = tape.run(out, accumulate=accumulate)
+        m = tape.run(out, accumulate=accumulate, trace=log)
         return Pass(m.saved, tuple(m.forward), tuple(m.backward), m.wgrad)
     if mode == "full":
-        return _full(tape, out, accumulate, Lin(), spec, style)
+        return _full(tape, out, accumulate, Lin(), spec, style, traces)
     if mode == "opaque":
-        return _full(tape, out, accumulate, _op_outputs(tape, replace(style, sac_every=0)), spec, style)
+        return _full(tape, out, accumulate, _op_outputs(tape, replace(style, sac_every=0)), spec, style, traces)
     if spec.scope in ("op", "compute"):
-        return _full(tape, out, accumulate, _op_outputs(tape, style), spec, style)
+        return _full(tape, out, accumulate, _op_outputs(tape, style), spec, style, traces)
     names = spec.modules or ("core_attn",)
     groups = []
     for name in names:
@@ -62,14 +69,16 @@ def layer_pass(tape: Tape, out: Tensor, mode: str, spec: Recompute, style: Style
         group = _group(tape, *MODULES[name])
         if group:
             groups.append(group)
-    m = tape.run(out, accumulate=accumulate, discard=groups)
+    m = tape.run(out, accumulate=accumulate, discard=groups, trace=log)
     return Pass(m.saved, tuple(m.forward), tuple(m.backward), m.wgrad)
 
 
-def _full(tape: Tape, out: Tensor, accumulate: bool, kept: Lin, spec: Recompute, style: Style) -> Pass:
+def _full(
+    tape: Tape, out: Tensor, accumulate: bool, kept: Lin, spec: Recompute, style: Style, traces: tuple[Trace, Trace] | None
+) -> Pass:
     """Only the input (and ``kept``) survives the forward pass; the layer runs again before its backward."""
-    first = tape.run(out, keep=False)
-    again = tape.run(out, accumulate=accumulate, recompute=True, early_stop=style.early_stop)
+    first = tape.run(out, keep=False, trace=traces[0] if traces is not None else None)
+    again = tape.run(out, accumulate=accumulate, recompute=True, early_stop=style.early_stop, trace=traces[1] if traces is not None else None)
     x = tape.x.size if tape.x is not None else Lin()
     group = spec.layers or 1 if spec.mode == "full" and spec.scope == "uniform" else 1
     forward = tuple(Point(p.phase, p.operator, p.size + kept) for p in first.forward)

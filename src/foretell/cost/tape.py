@@ -33,7 +33,7 @@ class Tensor:
         """Kept by the caller's code until the end of the backward pass (a returned ``logits``)."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
     """One step: ``saved`` tensors live until its backward ran; ``work``/``bwork`` are transient workspace."""
 
@@ -294,7 +294,8 @@ class Tape:
                 else:
                     grads[t] = (new_grad(t, t_size), t_size)
             for t, t_size in sums:  # added in place where nothing else holds the gradient (autograd input_buffer.cpp)
-                log.append(("alloc", t, t_size))
+                more = Tensor(f"d_{t.name}", t_size, False)
+                log.append(("alloc", more, t_size))
                 old, old_size = grads[t]
                 if counts[old] > 1:
                     counts[old] -= 1
@@ -303,7 +304,7 @@ class Tape:
                     grads[t] = (sum_of, old_size)
                     live.add(old_size)
                     log.append(("alloc", sum_of, t_size))
-                log.append(("free", t, None))
+                log.append(("free", more, None))
             if node.bwork:
                 log.append(("free", node, None))
             if node.wgrad:

@@ -66,6 +66,11 @@ def matrix_elements(block: Block) -> float:
 
 @lru_cache(maxsize=512)
 def _folded(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
+    return tuple(folder.fold() for folder in folders(arch, run))
+
+
+def folders(arch: Architecture, run: Run) -> list[StageFolder]:
+    """What assembles each stage of a run."""
     profile, adapter = run.profile, run.recipe.adapter
     plan = WeightPlan(
         run.recipe, run.formats, run.optimizer, fused_wgrad=run.style.main_grad_fusion, quantizes_head=profile.quantizes_head,
@@ -87,13 +92,13 @@ def _folded(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
         main = arch.main
         costs = [matrix_elements(main.blocks[i]) for i in main.pattern]
         layout = by_cost(costs, matrix_elements(arch.head), par.pp)
-    folders = [
+    out = [
         StageFolder(arch, plan, run, stage)
         for stage in stages(arch.layers, par.pp, par.vpp, run.schedule, run.recipe.grad_accum, layout, even=even)
     ]
-    for folder in folders:
-        folder._made = folders[0]._made  # noqa: SLF001  # a layer is the same on every stage: emit it once
-    return tuple(folder.fold() for folder in folders)
+    for folder in out:
+        folder._made = out[0]._made  # noqa: SLF001  # a layer is the same on every stage: emit it once
+    return out
 
 
 def sizes_of(run: Run) -> Sizes:

@@ -166,6 +166,11 @@ class WeightPlan:
         return out, Lin(out)
 
     @property
+    def adapter_gradient_unit(self) -> float:
+        """Bytes of one gradient element of an adapter."""
+        return unit(self.recipe.adapter.dtype) if self.recipe.adapter is not None else 0.0
+
+    @property
     def compute_unit(self) -> float:
         """Bytes of a matmul operand."""
         return unit(self.formats.compute)
@@ -212,8 +217,9 @@ class WeightPlan:
                 stored.add(Lin.of("adapters", LOCAL[shard], n * unit(self.recipe.adapter.dtype if self.recipe.adapter else None)))
                 trained[shard] = trained.get(shard, 0.0) + n
             pair = self.adapter(op) if isinstance(op, (Linear, Head)) else None
-            for shard, n in pair.frozen.items() if pair is not None else ():
-                stored.add(Lin.of("adapters", LOCAL[shard], n * pair.unit))
+            if pair is not None:
+                for shard, fixed in pair.frozen.items():
+                    stored.add(Lin.of("adapters", LOCAL[shard], fixed * pair.unit))
         return trained, matrices, stored
 
 
