@@ -88,7 +88,7 @@ def test_experts_of_a_fp8_checkpoint_may_be_four_bits() -> None:
 
 @pytest.mark.parametrize(("layers", "experts", "size"), [(24, 32, 13_761_264_768), (36, 128, 65_248_815_744)])
 def test_gpt_oss_is_as_large_as_published(layers: int, experts: int, size: int) -> None:
-    """huggingface.co/openai/gpt-oss-20b and -120b, ``total_size`` of the index, 2025-08."""
+    """``total_size`` of the checkpoints' indexes as their publisher gives it (from memory, not re-opened)."""
     config = {
         "model_type": "gpt_oss", "num_hidden_layers": layers, "num_local_experts": experts,
         "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": [
