@@ -61,8 +61,20 @@ def trained_bytes(folder: StageFolder, wide: float, category: str) -> Lin:
 
 
 def step_workspace(folder: StageFolder) -> Lin:
-    """Transient bytes of an optimizer step: a foreach step makes one more copy of the second moment."""
+    """Transient bytes of an optimizer step: a foreach step makes one more copy of the second moment.
+
+    With ``step_gather`` (nanotron ``optim/zero.py`` ``_all_gather_params``: ``all_gather_coalesced``) updated shards are
+    flattened and gathered into whole flat buffers before they are copied back.
+    """
     opt, recipe = folder.plan.optimizer, folder.recipe
+    if folder.profile.step_gather and folder.par.zero == 1 and folder.par.dp > 1:
+        wide = unit(folder.plan.formats.param)
+        out = Lin()
+        for block, n in folder.blocks():
+            for key, count in folder.plan.elements(block)[0].items():
+                out.add(Lin.of("optimizer_workspace", LOCAL[key], n * count * wide))
+                out.add(Lin.of("optimizer_workspace", SHARDED[key], n * count * wide))
+        return out
     impl = recipe.optimizer_impl or folder.profile.optimizer_impl
     if impl != "foreach" or "optimizer" in recipe.offload or opt.in_backward or recipe.optimizer_in_backward:
         return Lin()
@@ -225,7 +237,14 @@ def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
         return gathered(folder, block, compute) * 2.0
 
     def backward(block: Block) -> Lin:
-        return gathered(folder, block, compute) * 2.0 + whole_gradients(block, reduce, "communication_buffers")
+        out = gathered(folder, block, compute) * 2.0 + whole_gradients(block, reduce, "communication_buffers")
+        if kind == "fsdp1":
+            # the pieces that are put together: zeros for frozen weights (pytorch FunctionsManual.cpp
+            # split_with_sizes_backward), beside the trained ones that autograd made
+            out = out + (whole_gradients(block, reduce, "communication_buffers") - whole_gradient(
+                folder.plan, block, reduce, "communication_buffers", flat=False
+            ))  # fmt: skip
+        return out
 
     root = Lin()
     late = Lin()

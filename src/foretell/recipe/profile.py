@@ -85,6 +85,8 @@ class Profile:
     """DeepSpeed's pipeline engine keeps outputs, a received input and a received gradient beside the graph."""
     no_dropout: tuple[str, ...] = ()
     """Model types whose modules here never drop anything."""
+    step_gather: bool = False
+    """ZeRO-1 gathers updated parameters through flat buffers as large as they are."""
     no_sync: bool = False
     """Gradient accumulation skips reduction: FSDP keeps whole gradients between micro-batches."""
     aliases: tuple[str, ...] = ()

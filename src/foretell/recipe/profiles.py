@@ -186,6 +186,7 @@ _ALL = (
         formats=_MEGATRON, sources=("huggingface/nanotron e24d2483",), sharding="distopt", zero=(0, 1), default_zero=1,
         pipeline=True, tensor=True, sequence_parallel=True, gradients="buffer", autograd_gradients=True, optimizer_impl="fused",
         losses=(("vocab-parallel", "vocab-parallel-copies"),), rewrite="merged-qkv", split="cost",
+        step_gather=True,
     ),
 )  # fmt: skip
 PROFILES: dict[str, Profile] = {p.name: p for p in _ALL}
