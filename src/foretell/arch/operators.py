@@ -366,7 +366,7 @@ class Conv(Operator):
     transposed: bool = False
     split: bool = False
     source: int = 0
-    """Positions per sample of what it reads where it is a block's first operator (0: ``positions`` x kernel)."""
+    """Positions per sample of what it reads where it is a block's first operator (0: ``positions``)."""
 
     @property
     def width(self) -> int:

@@ -72,8 +72,7 @@ class Emitter:
         if x is not None:
             self.env["x"] = x
         if self.memory is not None:  # its bytes are counted once, where it is made
-            grows = self.input_grad and self.memory != CONDITION
-            source = Tensor("memory", Lin(), grows, unit=self.style.residual)
+            source = Tensor("memory", Lin(), self.input_grad, unit=self.style.residual)
             self.env["memory"] = source
             self.places[source] = self.memory
 
@@ -477,12 +476,9 @@ def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
     """Convolution: keeps its input; without one it reads the sample itself (an image, a waveform)."""
     st, shard = e.style, "tp" if op.split else "sp"
     trains = e.weights.trains(op)
-    taps = 1.0
-    for k in op.kernel:
-        taps *= k
     source = list(xs)
     if not source:
-        e.rows, e.per = "B", float(op.source or op.positions * taps)
+        e.rows, e.per = "B", float(op.source or op.positions or 1)
         source = [Tensor("sample", e.size(op.c_in, 4.0 if st.autocast else st.compute, "sp"), False, unit=4.0 if st.autocast else st.compute)]
     if st.autocast:
         source = [cast(e, x, st.compute, shard, op.c_in / len(source), f"{op.name}.cast") for x in source]

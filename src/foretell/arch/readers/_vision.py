@@ -62,7 +62,7 @@ def patches(name: str, cfg: Config, *, channels: int, hidden: int, positions: in
     kernel = pair(cfg, "patch_size")
     return Conv(
         name=name, c_in=channels, c_out=hidden, kernel=(frames, *kernel) if frames else kernel, bias=bias,
-        positions=positions,
+        positions=positions, source=positions * kernel[0] * kernel[1] * max(1, frames),
     )  # fmt: skip
 
 

@@ -54,6 +54,7 @@ def segformer(cfg: Config) -> Architecture:
                 c_out=dim,
                 kernel=kernel,
                 positions=h * w,
+                source=0 if i else IMAGE * IMAGE,
             ),
             norm("patch_norm", dim, "layer", bias=True),
         ]

@@ -132,7 +132,11 @@ def _features(cfg: Config) -> tuple[list[Operator], int, int]:
     rows, width = SAMPLES, 1
     for i, (dim, kernel, stride) in enumerate(zip(dims, kernels, strides, strict=True)):
         rows = max(1, (rows - kernel) // stride + 1)
-        ops.append(Conv(name=f"conv{i}", c_in=width, c_out=dim, kernel=(kernel,), bias=bias, positions=rows))
+        ops.append(
+            Conv(
+                name=f"conv{i}", c_in=width, c_out=dim, kernel=(kernel,), bias=bias, positions=rows, source=0 if i else SAMPLES
+            )
+        )  # fmt: skip
         if mode == "layer" or i == 0:
             ops.append(Norm(name=f"conv_norm{i}", dim=dim, kind="group" if mode == "group" else "layer", bias=True))
         ops.append(Act(name=f"conv_act{i}", fn=fn, features=dim))
