@@ -370,6 +370,7 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: 
     if st.mask:
         unit = max(unit, st.mask)
         s = e.tape.node(f"{op.name}.mask", [s], square(unit), passes=True, unit=unit)
+    masked = s
     if st.scores == "composite" and st.softmax_copy and unit < st.softmax:
         s = e.tape.node(f"{op.name}.float", [s], square(st.softmax), unit=st.softmax)
     unit = st.compute
@@ -377,7 +378,8 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: 
     p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), bwork=product, unit=st.softmax)
     e.tape.nodes[-1].saved = (p,) if p.grad else ()
     if st.softmax != unit:
-        p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit)
+        held = [masked] if st.frames and q.unit == unit else []  # cast to q's format before the name is rebound
+        p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit, extends=held)
     if op.dropout if st.attention_dropout is None else st.attention_dropout:
         m = e.tape.extra(f"{op.name}.mask", square(1.0))
         p = e.tape.node(f"{op.name}.dropout", [p], square(unit), saved=[m], unit=unit)

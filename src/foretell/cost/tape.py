@@ -276,9 +276,19 @@ class Tape:
                 continue
             g, size = grads.pop(o)
             wanted = list(dict.fromkeys(t for t in node.ins if t.grad))
+            if len(wanted) == 2:  # autograd's generated functions make the gradient of the second operand first
+                wanted.reverse()
             transient = Lin(node.bwork)
             if node.bwork:
                 log.append(("alloc", node, node.bwork))
+            if node.wgrad:
+                if accumulate:
+                    transient.add(node.wgrad)
+                    log += [("alloc", node, node.wgrad), ("free", node, None)]
+                else:
+                    live.add(node.wgrad)
+                    log.append(("weight", node, node.wgrad))
+                result.wgrad.add(node.wgrad)
             sums: list[tuple[Tensor, Lin]] = []
             for t in wanted:
                 if node.passes and t.unit == o.unit:
@@ -307,14 +317,6 @@ class Tape:
                 log.append(("free", more, None))
             if node.bwork:
                 log.append(("free", node, None))
-            if node.wgrad:
-                if accumulate:
-                    transient.add(node.wgrad)
-                    log += [("alloc", node, node.wgrad), ("free", node, None)]
-                else:
-                    live.add(node.wgrad)
-                    log.append(("weight", node, node.wgrad))
-                result.wgrad.add(node.wgrad)
             result.backward.append(Point("backward", node.name, live + transient))
             counts[g] -= 1
             if counts[g] == 0:
