@@ -7,6 +7,7 @@ import pytest
 from foretell.arch.readers import read_config
 from foretell.arch.rewrite import megatron_deepspeed
 from foretell.cost.training_memory import training_memory
+from foretell.errors import CombinationError
 from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.profiles import profile
 from foretell.recipe.resolve import resolve
@@ -91,3 +92,8 @@ def test_megatron_deepspeed_counts_embedding_and_head_as_units() -> None:
     kept = 4 * (4 * 64 + 3 * 64 + 64 + 256) + 4 * 4 * 128 + 2 * 8
     # two micro-batches in flight on the first stage; ids of 8 bytes
     assert stages[0].phases["forward"].terms["activations"] == pytest.approx(128 * (2 * 2 * kept), rel=0.1)
+
+
+def test_pipeline_engine_refuses_zero_2() -> None:
+    with pytest.raises(CombinationError, match="ZeRO 0 and 1"):
+        memory(BASE.with_(framework="megatron-deepspeed"), Parallelism(pp=2, zero=2))

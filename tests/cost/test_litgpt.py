@@ -6,6 +6,8 @@ import pytest
 
 from foretell.arch.readers import read_config
 from foretell.arch.rewrite import litgpt
+from foretell.errors import CombinationError
+from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.training import Adapter, Quantization, TrainingRecipe
 from small_llama import HEADS, LLAMA, SEQ, F, H, V, layer_bytes, memory
 
@@ -91,3 +93,9 @@ def test_frozen_weights_are_cast_at_every_use_under_autocast() -> None:
     terms = memory(BASE.with_(param_dtype="fp32"))[0].phases["loss"].terms
     matrices = 4 * (4 * H * H + 3 * H * F) - 3 * H * H
     assert terms["weight_copies"] == pytest.approx(2 * matrices + 2 * 2 * V * H)
+
+
+def test_quantised_base_runs_on_one_device() -> None:
+    """litgpt/finetune/lora.py refuses ``--quantize`` with several devices."""
+    with pytest.raises(CombinationError, match="one device"):
+        memory(BASE.with_(quantization=NF4), Parallelism(dp=2, zero=3))

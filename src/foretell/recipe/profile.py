@@ -70,6 +70,8 @@ class Profile:
     """Default format of what a quantised base leaves unquantised (embeddings, head, norms)."""
     quantizes_head: bool = False
     """A quantised base includes the output projection."""
+    quantizes_many: bool = True
+    """A quantised base can be trained on several devices."""
     dequantized: str = ""
     """Format a quantised matrix is dequantised to, where it is then cast to the compute format (empty: compute)."""
     split: Literal["even", "cost"] = "even"

@@ -116,7 +116,7 @@ _ALL = (
         formats=_DEEPSPEED, sources=("deepspeedai/Megatron-DeepSpeed", "eth-easl/sailor cf2c8e3"), sharding="deepspeed",
         zero=(0, 1, 2, 3), pipeline=True, tensor=True, losses=(("vocab-parallel", "vocab-parallel-copies"),),
         gradients="buffer", ddp_bucket=False, optimizer_impl="fused", rewrite="megatron-deepspeed", pipe_buffers=True,
-        no_dropout=("opt",),
+        no_dropout=("opt",), supports_adapters=False,
     ),
     Profile(
         name="megatron-core", title="Megatron-Core with Transformer Engine",
@@ -167,7 +167,7 @@ _ALL = (
         ),
         formats={**_AUTOCAST, "bf16": _pure("bf16")}, sources=("Lightning-AI/litgpt 26857050",), sharding="fsdp1", zero=(0, 3),
         losses=(("chunked", "list-chunked"),), rewrite="litgpt", lora_dropout=0.05, quantizes_head=True, dequantized="fp16",
-        no_sync=True,
+        no_sync=True, quantizes_many=False,
     ),
     Profile(
         name="torchao", title="torchao benchmark scripts: autocast over fp32 parameters",
@@ -186,7 +186,7 @@ _ALL = (
         formats=_MEGATRON, sources=("huggingface/nanotron e24d2483",), sharding="distopt", zero=(0, 1), default_zero=1,
         pipeline=True, tensor=True, sequence_parallel=True, gradients="buffer", autograd_gradients=True, optimizer_impl="fused",
         losses=(("vocab-parallel", "vocab-parallel-copies"),), rewrite="merged-qkv", split="cost",
-        step_gather=True,
+        step_gather=True, supports_adapters=False,
     ),
 )  # fmt: skip
 PROFILES: dict[str, Profile] = {p.name: p for p in _ALL}

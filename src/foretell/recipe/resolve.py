@@ -180,8 +180,10 @@ def check(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> None:
         refuse("ep", par.ep, "needs expert parallelism, which this framework does not have")
     if profile.megatron and par.zero >= 2 and par.sharding != "megatron-fsdp":
         refuse("zero_stage", par.zero, "Megatron-Core shards gradients and parameters only with sharding megatron-fsdp")
-    if par.zero == 3 and par.pp > 1 and name in ("deepspeed",):
-        refuse("zero_stage", 3, "ZeRO-3 cannot be combined with DeepSpeed's pipeline engine")
+    if par.zero >= 2 and par.pp > 1 and profile.pipe_buffers:  # deepspeed/runtime/pipe/engine.py asserts it
+        refuse("zero_stage", par.zero, "DeepSpeed's pipeline engine runs ZeRO 0 and 1 only")
+    if recipe.quantization is not None and par.world > 1 and not profile.quantizes_many:
+        refuse("quantization", recipe.quantization.kind, "a quantised base runs on one device only")
     if par.vpp > 1 and par.pp == 1:
         refuse("vpp", par.vpp, "virtual pipeline stages need pp > 1")
     if recipe.quantization is not None and recipe.adapter is None:
