@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,14 @@ def test_it_runs_as_a_program_and_survives_a_reader_that_leaves() -> None:
     command = f"{sys.executable} -m foretell catalog list models | head -n 1"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_a_terminal_without_block_characters_gets_plain_ones(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "foretell", "fit", "gpt-2", "--gpu", "h100"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "####" in done.stdout
 
 
 def test_a_program_answers_with_its_exit_code(tmp_path: Path) -> None:

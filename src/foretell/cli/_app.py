@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import sys
@@ -110,6 +111,8 @@ def app() -> None:
 def run(arguments: Sequence[str]) -> int:  # noqa: PLR0911  # each way out is a return
     """Run the command line; every way out is an exit code and at most one message, never a traceback."""
     as_json = "--json" in arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character gets a question mark
     try:
         code = app.main(list(arguments), prog_name="foretell", standalone_mode=False)
         sys.stdout.flush()

@@ -54,6 +54,16 @@ def loss(launch: Launch) -> Iterator[Switch]:
         yield _recipe(launch, "cross entropy in chunks", {"--loss": "chunked"}, "about as fast", 0, loss="chunked")
 
 
+def allocator(launch: Launch) -> Iterator[Switch]:
+    """Let the allocator grow its segments instead of leaving holes between them."""
+    given = launch.recipe.expandable_segments
+    on = launch.framework.expandable if given is None else given
+    if launch.hardware.cuda_like and not on:
+        flags: Flags = {"--expandable-segments": None}
+        change, price = "expandable segments", "PYTORCH_CUDA_ALLOC_CONF"
+        yield _recipe(launch, change, flags, price, 0, expandable_segments=True)
+
+
 def attention(launch: Launch) -> Iterator[Switch]:
     """Never write the score matrix."""
     if launch.recipe.attention == "eager":
@@ -201,6 +211,7 @@ def degrees(old: Launch, new: Launch) -> Flags:
 
 SAVING: tuple[Maker, ...] = (
     loss,
+    allocator,
     attention,
     sequence_parallel,
     micro_batch,

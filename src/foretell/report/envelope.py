@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from importlib import resources
 from typing import Any, Final
 
 __all__ = ["SCHEMA", "dumps", "envelope", "schema"]
@@ -33,11 +32,13 @@ def envelope(
 
 def dumps(document: dict[str, Any]) -> str:
     """Return strict JSON: NaN and infinity, which JSON lacks, become null; keys keep their order."""
-    return json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    return json.dumps(_plain(document), indent=2, allow_nan=False)
 
 
 def schema(command: str) -> dict[str, Any]:
     """Return the JSON Schema of a verb's output."""
+    from importlib import resources  # noqa: PLC0415  # 25 ms, for a look-up that only checks make
+
     text = resources.files("foretell.report").joinpath("schemas", f"{command}.json").read_text("utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded

@@ -86,14 +86,21 @@ def gib(size: float) -> str:
     return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def bar(share: float, width: int = _BAR) -> str:
-    """Draw a share of the width, in eighths of a character.
+def bar(share: float, width: int = _BAR, *, plain: bool = False) -> str:
+    """Draw a share of the width, in eighths of a character, or in plain ones.
 
-    >>> bar(0.5, 4)
-    '██'
+    >>> bar(0.5, 4), bar(0.5, 4, plain=True)
+    ('██', '##')
     """
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    if plain:
+        return "#" * round(eighths / 8)
     return "█" * (eighths // 8) + ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
+
+
+def _plain(console: Console) -> bool:
+    """Whether the terminal lacks block characters."""
+    return not console.encoding.startswith("utf")
 
 
 def _heading(console: Console, text: str) -> None:
@@ -126,7 +133,7 @@ def _breakdown(result: Mapping[str, Any], console: Console) -> None:
     _heading(console, f"at the peak: {where}")
     shown = [term for term in terms if term[1] > 0.0005 * whole][:_TERMS]
     for name, size in shown:
-        console.print(Text(f"  {_human(name):<24}{gib(size):>8}  ").append(bar(size / most), style="cyan"))
+        console.print(Text(f"  {_human(name):<24}{gib(size):>8}  ").append(bar(size / most, plain=_plain(console)), style="cyan"))
     rest = whole - sum(size for _, size in shown)
     if rest > 0.005 * whole:
         console.print(Text(f"  {'other':<24}{gib(rest):>8}"))
@@ -142,7 +149,7 @@ def _phases(result: Mapping[str, Any], console: Console) -> None:
     for (size, place), phases in joined.items():
         style = "magenta" if result["peak_phase"] in phases else "blue"
         line = Text(f"  {_human(', '.join(phases)):<41}{gib(size):>8}  ")
-        line.append(f"{bar(size / most, 12):<13}", style=style).append(place, style="dim")
+        line.append(f"{bar(size / most, 12, plain=_plain(console)):<13}", style=style).append(place, style="dim")
         console.print(line, no_wrap=True, overflow="ellipsis")
 
 
