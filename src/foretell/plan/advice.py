@@ -63,13 +63,23 @@ def advise(launch: Launch, now: Forecast) -> list[Suggestion]:
     """Return what to change where the run does not surely fit, else what more it could do; best first."""
     if now.verdict == "fits":
         return list(_relax(launch, now))
-    tried = [(switch, made) for switch in _switches(launch) if (made := _try(switch, now)) is not None]
+    tried = _mildest([(switch, made) for switch in _switches(launch) if (made := _try(switch, now)) is not None])
     tried.sort(key=lambda pair: (not pair[1].fits, pair[0].rank if pair[1].fits else 0, -pair[1].saved_bytes))
     singles = [made for _, made in tried]
     if any(pair[1].fits and pair[0].rank < _METHOD for pair in tried):
         return singles
     both = _together(launch, now)
     return ([both] if both is not None else []) + singles
+
+
+def _mildest(tried: list[tuple[Switch, Suggestion]]) -> list[tuple[Switch, Suggestion]]:
+    """Keep of each group the mildest that fits, or the strongest where none does."""
+    kept: dict[str, tuple[Switch, Suggestion]] = {}
+    for number, pair in enumerate(tried):
+        key = pair[0].group or f"alone {number}"
+        if key not in kept or not kept[key][1].fits:
+            kept[key] = pair
+    return list(kept.values())
 
 
 def _switches(launch: Launch) -> Iterator[Switch]:

@@ -16,6 +16,8 @@ from foretell.recipe.optimizers import optimizer
 __all__ = ["SAVING", "Switch"]
 
 Flags = dict[str, str | None]
+_SHORTEST = 1024
+"""Tokens below which a sequence is not halved further."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,15 @@ class Switch:
     price: str
     rank: int
     launch: Launch
+    group: str = ""
+    """Degrees of one switch, mildest first: only the mildest that suffices is worth naming."""
 
 
 Maker = Callable[[Launch], Iterator[Switch]]
 
 
-def _recipe(launch: Launch, change: str, flags: Flags, price: str, rank: int, **changes: object) -> Switch:
-    return Switch(change, flags, price, rank, launch.with_recipe(**changes))
+def _recipe(launch: Launch, change: str, flags: Flags, price: str, rank: int, group: str = "", **changes: object) -> Switch:
+    return Switch(change, flags, price, rank, launch.with_recipe(**changes), group)
 
 
 def loss(launch: Launch) -> Iterator[Switch]:
@@ -80,14 +84,14 @@ def sequence_parallel(launch: Launch) -> Iterator[Switch]:
 def micro_batch(launch: Launch) -> Iterator[Switch]:
     """Give each pass fewer samples and make more passes: the global batch stays."""
     size, passes = launch.recipe.micro_batch, launch.recipe.grad_accum
-    smaller = {size // 2, size // 4, 1} - {0, size}
-    for small in sorted(smaller, reverse=True):
-        if size % small == 0:
-            count = passes * size // small
-            flags: Flags = {"--micro-batch": str(small), "--grad-accum": str(count)}
-            price = "smaller kernels"
-            change = f"micro-batch {small} with {count} accumulation steps"
-            yield _recipe(launch, change, flags, price, 1, micro_batch=small, grad_accum=count)
+    small = size
+    while small > 1:
+        small = small // 2 if small % 2 == 0 else 1
+        count = passes * size // small
+        flags: Flags = {"--micro-batch": str(small), "--grad-accum": str(count)}
+        change = f"micro-batch {small} with {count} accumulation steps"
+        more = {"micro_batch": small, "grad_accum": count}
+        yield _recipe(launch, change, flags, "smaller kernels", 1, "micro-batch", **more)
 
 
 def zero(launch: Launch) -> Iterator[Switch]:
@@ -97,7 +101,8 @@ def zero(launch: Launch) -> Iterator[Switch]:
     for stage in launch.framework.zero:
         if stage > launch.par.zero:
             price = "1.5x data-parallel traffic" if stage == 3 else "about the same traffic"
-            yield Switch(f"ZeRO stage {stage}", {"--zero": str(stage)}, price, 1, launch.with_par(zero=stage))
+            flags: Flags = {"--zero": str(stage)}
+            yield Switch(f"ZeRO stage {stage}", flags, price, 1, launch.with_par(zero=stage), "zero")
 
 
 def compiled(launch: Launch) -> Iterator[Switch]:
@@ -111,17 +116,19 @@ def recompute(launch: Launch) -> Iterator[Switch]:
     mode = launch.recipe.recompute.mode
     if mode == "none":
         flags: Flags = {"--recompute": "selective"}
-        price = "a few % more compute"  # arXiv 2205.05198, table 5
-        yield _recipe(launch, "selective recomputation", flags, price, 2, recompute=Recompute(mode="selective"))
+        change, price = "selective recomputation", "a few % more compute"  # arXiv 2205.05198, table 5
+        made = Recompute(mode="selective")
+        yield _recipe(launch, change, flags, price, 2, "recompute", recompute=made)
     if mode != "full":
         flags = {"--recompute": "full"}
-        price = "a third more compute"  # one more forward pass: 4/3
-        yield _recipe(launch, "full recomputation", flags, price, 2, recompute=Recompute(mode="full"))
+        change, price = "full recomputation", "a third more compute"  # one more forward pass: 4/3
+        yield _recipe(launch, change, flags, price, 2, "recompute", recompute=Recompute(mode="full"))
 
 
 def optimizer_8bit(launch: Launch) -> Iterator[Switch]:
     """Keep the optimizer's moments in 8 bits."""
-    if optimizer(launch.recipe.optimizer).name == "adamw" and launch.recipe.adapter is None:
+    plain = optimizer(launch.recipe.optimizer).name == "adamw" and launch.recipe.adapter is None
+    if plain and launch.hardware.cuda_like:
         flags: Flags = {"--optimizer": "adamw8bit"}
         yield _recipe(launch, "8-bit AdamW", flags, "rounded moments", 3, optimizer="adamw8bit")
 
@@ -140,7 +147,7 @@ def tensor_parallel(launch: Launch) -> Iterator[Switch]:
 def offload(launch: Launch) -> Iterator[Switch]:
     """Keep the optimizer's states in host memory."""
     parts = launch.recipe.offload
-    if "optimizer" not in parts and launch.recipe.adapter is None:
+    if "optimizer" not in parts and launch.recipe.adapter is None and launch.hardware.cuda_like:
         both = frozenset({*parts, "optimizer"})
         flags: Flags = {"--offload": ",".join(sorted(both))}
         yield _recipe(launch, "optimizer in host memory", flags, "slow steps", 4, offload=both)
@@ -166,10 +173,12 @@ def more_gpus(launch: Launch) -> Iterator[Switch]:
 
 def shorter(launch: Launch) -> Iterator[Switch]:
     """Cut the sequence."""
-    if launch.reads_tokens and launch.recipe.seq_len >= 256:
-        half = launch.recipe.seq_len // 2
-        flags: Flags = {"--seq-len": str(half)}
-        yield _recipe(launch, f"sequence of {half}", flags, "shorter samples", 5, seq_len=half)
+    length = launch.recipe.seq_len
+    while launch.reads_tokens and length >= _SHORTEST and length % 2 == 0:
+        length //= 2
+        flags: Flags = {"--seq-len": str(length)}
+        change, price = f"sequence of {length}", "shorter samples"
+        yield _recipe(launch, change, flags, price, 5, "seq-len", seq_len=length)
 
 
 def adapters(launch: Launch) -> Iterator[Switch]:
