@@ -25,8 +25,9 @@ def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
     MODEL is a catalog name, a config.json, or a folder that holds one. Sizes are GiB (2^30 bytes) of one GPU.
     """
     question = _question(options)
+    from foretell.cli._inputs import inputs_of  # noqa: PLC0415
     from foretell.cli._print import console, print_json  # noqa: PLC0415  # the rooms below: 100 ms
-    from foretell.cli._request import inputs_of, request  # noqa: PLC0415
+    from foretell.cli._request import request  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
     from foretell.report.fit import result_of  # noqa: PLC0415
 
