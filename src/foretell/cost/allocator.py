@@ -32,6 +32,7 @@ class Chunk:
     __slots__ = ("address", "after", "before", "free", "pool", "refs", "size")
 
     def __init__(self, pool: Pool, address: int, size: int) -> None:
+        """Cover ``size`` bytes from ``address``."""
         self.pool = pool
         self.address = address
         self.size = size
@@ -47,6 +48,7 @@ class Pool:
     __slots__ = ("chunks", "small", "tail")
 
     def __init__(self, small: bool) -> None:
+        """Begin without chunks."""
         self.small = small
         self.chunks: list[tuple[int, int, Chunk]] = []
         self.tail: Chunk | None = None
@@ -57,6 +59,7 @@ class CachingAllocator:
     """Allocations and frees in, reserved bytes out."""
 
     def __init__(self, *, expandable: bool = False, descending: bool = True) -> None:
+        """Begin with nothing reserved."""
         self.expandable = expandable
         self.step = -1 if descending else 1
         self.pools: dict[tuple[int, bool], Pool] = {}
@@ -76,10 +79,8 @@ class CachingAllocator:
             pool = self.pools[key] = Pool(small)
         chunks = pool.chunks
         i = bisect_left(chunks, (size,))
-        if i < len(chunks):
-            chunk = chunks.pop(i)[2]
-        else:
-            chunk = self._grow(pool, size) if self.expandable else self._segment(pool, size)
+        grow = self._grow if self.expandable else self._segment
+        chunk = chunks.pop(i)[2] if i < len(chunks) else grow(pool, size)
         left = chunk.size - size
         if left >= ROUND if small or self.expandable else left > SMALL:
             rest = Chunk(pool, chunk.address + size, left)
@@ -95,8 +96,7 @@ class CachingAllocator:
         chunk.free = False
         chunk.refs = 1
         self.allocated += chunk.size
-        if self.allocated > self.peak:
-            self.peak = self.allocated
+        self.peak = max(self.peak, self.allocated)
         return chunk
 
     def free(self, chunk: Chunk) -> None:

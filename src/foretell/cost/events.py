@@ -6,12 +6,17 @@ are those shared with the neighbouring blocks: the block's input, its output and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from foretell.arch.architecture import Block
 from foretell.cost.allocator import CachingAllocator, Chunk
 from foretell.cost.linear import Lin
+from foretell.cost.memory import StageFolder
+from foretell.cost.recompute import layer_pass
+from foretell.cost.sharding import Buffers
+from foretell.cost.states import states
 from foretell.cost.tape import Tape, Tensor, Trace
 
 X, OUT, GOUT = 0, 1, 2
@@ -29,6 +34,7 @@ class Program:
     """Slot of the gradient of the block's input (-1: none)."""
 
     def play(self, memory: CachingAllocator, slots: list[Any]) -> None:
+        """Run on an allocator; ``slots`` hold the chunks."""
         malloc, free = memory.malloc, memory.free
         for size, slot in self.ops:
             if size > 0:
@@ -43,6 +49,7 @@ class Slots:
     """Numbers for the storages of one block."""
 
     def __init__(self, tape: Tape, out: Tensor | None) -> None:
+        """Begin with the block's input and, where the next block gets it, its output."""
         self.numbers: dict[Any, int] = {}
         if tape.x is not None:
             self.numbers[tape.x.storage] = X
@@ -51,6 +58,7 @@ class Slots:
         self.count = 3
 
     def of(self, key: Any) -> int:  # noqa: ANN401  # a tensor or a node
+        """Return the number of a storage."""
         if key not in self.numbers:
             self.numbers[key] = self.count
             self.count += 1
@@ -71,40 +79,35 @@ def program(trace: Trace, slots: Slots, number: Number, *, keep_x: bool = False)
     ``keep_x``: the block's input is a checkpoint's, freed by its backward pass only.
     """
     out = Program()
-    sizes: dict[int, int] = {}
     empty: set[Any] = set()
+    values: dict[int, int] = {}
+
+    def value(size: Lin | None) -> int:
+        if id(size) not in values:
+            values[id(size)] = round(number(size)) if size is not None else 0
+        return values[id(size)]
+
     for kind, key, size in trace:
         if kind == "take":
             slots.numbers[key] = GOUT
-            continue
-        if kind == "give":
-            if isinstance(key, Tensor) and key.name.startswith("d_"):
+        elif kind == "give":
+            if key.name.startswith("d_"):
                 out.grad_in = slots.of(key)
-            continue
-        if kind == "backward" or key in empty:
-            if kind == "free":
-                empty.discard(key)
-            continue
-        slot = slots.of(key)
-        if slot == X and (kind == "alloc" or keep_x):
-            continue
-        if kind in ("alloc", "weight"):
-            assert size is not None
-            known = id(size)
-            if known not in sizes:
-                sizes[known] = round(number(size))
-            if sizes[known] <= 0:
-                empty.add(key)
-                continue
-            if kind == "weight":  # a node's slot may hold its workspace: gradients get one of their own
-                slot = slots.of(("weight", key))
-                out.weights.append(slot)
-            out.ops.append((sizes[known], slot))
+        elif kind in ("alloc", "weight") and value(size) <= 0:
+            empty.add(key)
+        elif kind != "backward" and key not in empty:
+            _add(out, kind, slots.of(("weight", key) if kind == "weight" else key), value(size), keep_x=keep_x)
         elif kind == "free":
-            out.ops.append((0, slot))
-        else:
-            out.ops.append((-1, slot))
+            empty.discard(key)
     return out
+
+
+def _add(out: Program, kind: str, slot: int, size: int, *, keep_x: bool) -> None:
+    if slot == X and (kind == "alloc" or keep_x):
+        return
+    if kind == "weight":
+        out.weights.append(slot)
+    out.ops.append((size if kind in ("alloc", "weight") else 0 if kind == "free" else -1, slot))
 
 
 def release(memory: CachingAllocator, chunks: list[Chunk]) -> None:
@@ -112,3 +115,91 @@ def release(memory: CachingAllocator, chunks: list[Chunk]) -> None:
     for chunk in chunks:
         memory.free(chunk)
     chunks.clear()
+
+
+@dataclass(slots=True)
+class Kind:
+    """A layer's programs, forward and backward; ``shared`` when they use the same slots (nothing is recomputed)."""
+
+    forward: Program
+    backward: Program
+    slots: tuple[int, int]
+    shared: bool
+    buffers: tuple[float, float]
+    kept: float
+    """Outputs that selective checkpointing keeps beside the layer's input."""
+    sharded: float
+    """Bytes of this block's weight gradients once divided (0: they are not)."""
+
+
+class Programs:
+    """The programs of every layer of a rank; equal layers share one."""
+
+    def __init__(self, folder: StageFolder, work: Buffers, number: Number) -> None:
+        """Begin without any."""
+        self.folder, self.work, self.number = folder, work, number
+        self.kinds: dict[tuple[Block, str, bool], Kind] = {}
+
+    def sharded(self, block: Block) -> float:
+        """Bytes of a block's weight gradients once divided (0: they are not)."""
+        zero = self.folder.par.zero
+        return self.number(states([(block, 1.0)], self.folder.plan, zero).gradients) if zero >= 2 else 0.0
+
+    def edge(self, block: Block, *, loss: bool = False) -> tuple[Program, Program, list[Any], list[int]]:
+        """Forward and backward of the embedding or the head, room for their slots, and slots of held outputs."""
+        folder = self.folder
+        e = folder.emitter(block, loss=loss, input_grad=loss or block is not folder.arch.embed or folder.block_trains(block))
+        out = e.emit()
+        trace: Trace = []
+        e.tape.run(out, trace=trace, accumulate=folder.transient)
+        slots = Slots(e.tape, out)
+        one, two = split(trace)
+        forward, backward = program(one, slots, self.number), program(two, slots, self.number)
+        held = [slots.numbers[t.storage] for n in e.tape.nodes for t in n.outs if t.held and t.storage in slots.numbers]
+        return forward, backward, [None] * slots.count, held
+
+    def kind(self, block: Block, mode: str, flows: bool) -> Kind:
+        """Return the programs of a block checkpointed as ``mode`` says."""
+        key = (block, mode, flows)
+        if key in self.kinds:
+            return self.kinds[key]
+        folder = self.folder
+        e = folder.emitter(block, input_grad=flows)
+        out = e.emit()
+        first: Trace = []
+        second: Trace = []
+        memory = layer_pass(
+            e.tape, out, mode, folder.recipe.recompute, folder.style, accumulate=folder.transient, traces=(first, second)
+        )  # fmt: skip
+        ahead = Slots(e.tape, out)
+        if second:
+            back = Slots(e.tape, None)
+            forward = program(first, ahead, self.number)
+            backward = program(second, back, self.number, keep_x=True)
+            backward.ops.append((0, X))
+        else:
+            back = ahead
+            one, two = split(first)
+            forward, backward = program(one, ahead, self.number), program(two, back, self.number)
+        sharded = self.sharded(block)
+        x = e.tape.x.size if e.tape.x is not None else Lin()
+        kept = max(0.0, self.number(memory.saved - x)) if second else 0.0
+        whole = (self.number(self.work.forward(block)), self.number(self.work.backward(block)))
+        self.kinds[key] = Kind(forward, backward, (ahead.count, back.count), not second, whole, kept, sharded)
+        return self.kinds[key]
+
+    def layers(self) -> Iterator[tuple[Kind, float]]:
+        """Every layer of the rank in forward order, with the micro-batches it has in flight."""
+        folder = self.folder
+        for stack in folder.arch.stacks:
+            main = stack is folder.arch.main
+            if not main and not folder.stage.first:
+                continue
+            flows = not (main and folder.stage.first) or folder.block_trains(folder.arch.embed)
+            chunks = folder.stage.chunks if main else (range(stack.layers),)
+            for c, chunk in enumerate(chunks):
+                for i, layer in enumerate(chunk):
+                    mode = folder.mode(i, len(chunk)) if main else "none"
+                    kind = self.kind(stack.blocks[stack.pattern[layer]], mode, flows or c > 0 or mode == "full")
+                    yield kind, folder.stage.in_flight[c]
+                    flows = flows or folder.block_trains(stack.blocks[stack.pattern[layer]])

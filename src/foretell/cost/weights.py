@@ -166,11 +166,6 @@ class WeightPlan:
         return out, Lin(out)
 
     @property
-    def adapter_gradient_unit(self) -> float:
-        """Bytes of one gradient element of an adapter."""
-        return unit(self.recipe.adapter.dtype) if self.recipe.adapter is not None else 0.0
-
-    @property
     def compute_unit(self) -> float:
         """Bytes of a matmul operand."""
         return unit(self.formats.compute)
