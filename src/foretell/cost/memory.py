@@ -18,6 +18,7 @@ from foretell.cost.recompute import Pass, layer_pass
 from foretell.cost.saved import CONDITION, Emitter, place_of
 from foretell.cost.sharding import Buffers, buffers, whole_gradient
 from foretell.cost.states import StateTerms, in_backward, shard, states
+from foretell.cost.stream import input_units
 from foretell.cost.tape import BlockMemory, Point
 from foretell.cost.weights import WeightPlan, unit
 from foretell.errors import CombinationError
@@ -104,6 +105,9 @@ class StageFolder:
         self.fresh = not self.accumulates
         self.transient = in_backward(plan) or (self.accumulates and not run.profile.autograd_gradients)
         """A weight gradient is freed as soon as it has been accumulated."""
+        self.units: dict[Block, float] = {}
+        if self.style.autocast:
+            self.units = input_units(arch, self.unit_after, self.style.residual)
         self._made: dict[tuple[Block, str, bool], _Layer] = {}
         self.head_carried: tuple[Lin, Lin, int] = (Lin(), Lin(), -1)
         """Previous micro-batch: logits, tensors the backward pass did not free, node that replaces the logits."""
@@ -187,7 +191,13 @@ class StageFolder:
         """An emitter for ``block``, which knows the encoder's rows if it reads its output."""
         encoder = self.arch.memory if block.reads_memory else None
         place = place_of(encoder) if encoder is not None else CONDITION if block.reads_memory else None
-        return Emitter(block, self.style, self.plan, input_grad=input_grad, loss=loss, memory=place)
+        stream = self.units.get(block, 0.0)
+        return Emitter(block, self.style, self.plan, input_grad=input_grad, loss=loss, unit=stream, memory=place)
+
+    def unit_after(self, block: Block, before: float) -> float:
+        """Bytes per element of a block's output."""
+        e = self.emitter(block)
+        return replace(e, unit=before).emit().unit
 
     def edge(self, block: Block, *, loss: bool) -> BlockMemory:
         """Embedding or head block, never checkpointed."""

@@ -47,6 +47,8 @@ class Emitter:
     input_grad: bool = True
     loss: bool = False
     """The block ends in a loss."""
+    unit: float = 0.0
+    """Bytes per element of the block's input (0: the style's residual stream)."""
     memory: Place | None = None
     """Rows of the encoder's output, where the block may read it."""
     tape: Tape = field(init=False)
@@ -66,8 +68,8 @@ class Emitter:
         self.rows, self.per = self.home
         x = None
         if self.block.width:
-            x = Tensor("x", self.size(self.block.width, self.style.residual, "sp"), self.input_grad)
-            x.unit = self.style.residual
+            unit = self.unit or self.style.residual
+            x = Tensor("x", self.size(self.block.width, unit, "sp"), self.input_grad, unit=unit)
         self.tape = Tape(x)
         if x is not None:
             self.env["x"] = x
@@ -206,7 +208,7 @@ def frozen_saves(e: Emitter, op: Linear | Head, x: Tensor) -> list[Tensor]:
     return [e.tape.extra(f"{op.name}.weight_copy", Lin.of("weight_copies", f"{rows}/{shard}", copy))]
 
 
-def cast_weights(e: Emitter, op: Linear | Head, trains: bool) -> list[Tensor]:
+def cast_weights(e: Emitter, op: Linear | Head | Conv | Experts, trains: bool) -> list[Tensor]:
     """Autocast's compute-format copy of a trained weight: made once, kept for the gradient of the matmul's input, and
     by the autocast cache until the forward pass ends (pytorch ``aten/src/ATen/autocast_mode.cpp`` ``cached_cast``)."""
     st, plan = e.style, e.weights
@@ -271,6 +273,9 @@ def norm(e: Emitter, op: Norm, x: Tensor) -> Tensor:
     stats = e.tape.extra(f"{op.name}.stats", e.size(op.groups * (2 if op.kind == "layer" else 1), 4.0, shard))
     grad = e.weights.gradient(op)
     unit = x.unit
+    if st.autocast and op.kind in ("layer", "group") and x.unit < 4.0:  # among autocast's fp32 operators
+        x = cast(e, x, 4.0, shard, w, f"{op.name}.cast")
+        unit = 4.0
     if op.kind in ("batch", "group"):  # statistics per channel or per group and sample: a few kilobytes
         return e.tape.node(op.name, [x], x.size, saved=[x] if trains or x.grad else [], wgrad=grad, trainable=trains, unit=unit)
     if st.norm == "eager" and op.kind in ("rms", "l2"):
@@ -484,10 +489,11 @@ def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
         source = [Tensor("sample", e.size(op.c_in, 4.0 if st.autocast else st.compute, "sp"), False, unit=4.0 if st.autocast else st.compute)]
     if st.autocast:
         source = [cast(e, x, st.compute, shard, op.c_in / len(source), f"{op.name}.cast") for x in source]
+    copies = cast_weights(e, op, trains)
     if op.positions:
         e.rows, e.per = "B", float(op.positions)
     return e.tape.node(
-        op.name, source, e.size(op.c_out, st.compute, shard), saved=source if trains else [], wgrad=e.weights.gradient(op),
+        op.name, source, e.size(op.c_out, st.compute, shard), saved=[*source, *copies] if trains else copies, wgrad=e.weights.gradient(op),
         trainable=trains, unit=st.compute,
     )  # fmt: skip
 
@@ -557,7 +563,8 @@ def experts(e: Emitter, op: Experts, x: Tensor, probs: Tensor) -> Tensor:
     first = op.ffn * (2 if op.gated else 1)
     work, bwork = e.weights.weight_copy(op)
     up = e.tape.node(
-        f"{op.name}.up", [dispatched], e.size(k * first, st.compute, "rt"), saved=[dispatched] if trains else [],
+        f"{op.name}.up", [dispatched], e.size(k * first, st.compute, "rt"),
+        saved=[dispatched, *cast_weights(e, op, trains)] if trains else [],
         wgrad=e.weights.gradient(op, 0), trainable=trains, work=work, bwork=bwork, unit=st.compute,
     )  # fmt: skip
     hidden = e.size(k * op.ffn, st.compute, "rt")
