@@ -26,10 +26,10 @@ Number = Callable[[Lin], float]
 
 @dataclass(slots=True)
 class Program:
-    """Allocations of one pass; ``weights`` are the slots of weight gradients that outlive it."""
+    """Allocations of one pass; ``weights`` are the (slot, bytes) of weight gradients that outlive it."""
 
     ops: list[tuple[int, int]] = field(default_factory=list)
-    weights: list[int] = field(default_factory=list)
+    weights: list[tuple[int, int]] = field(default_factory=list)
     grad_in: int = -1
     """Slot of the gradient of the block's input (-1: none)."""
 
@@ -106,7 +106,7 @@ def _add(out: Program, kind: str, slot: int, size: int, *, keep_x: bool) -> None
     if slot == X and (kind == "alloc" or keep_x):
         return
     if kind == "weight":
-        out.weights.append(slot)
+        out.weights.append((slot, size))
     out.ops.append((size if kind in ("alloc", "weight") else 0 if kind == "free" else -1, slot))
 
 
@@ -128,6 +128,8 @@ class Kind:
     buffers: tuple[float, float]
     kept: float
     """Outputs that selective checkpointing keeps beside the layer's input."""
+    cached: float
+    """Copies of trained weights that the autocast cache keeps until the forward pass has ended."""
     sharded: float
     """Bytes of this block's weight gradients once divided (0: they are not)."""
 
@@ -184,8 +186,9 @@ class Programs:
         sharded = self.sharded(block)
         x = e.tape.x.size if e.tape.x is not None else Lin()
         kept = max(0.0, self.number(memory.saved - x)) if second else 0.0
+        cached = self.number(e.copies) if second else 0.0
         whole = (self.number(self.work.forward(block)), self.number(self.work.backward(block)))
-        self.kinds[key] = Kind(forward, backward, (ahead.count, back.count), not second, whole, kept, sharded)
+        self.kinds[key] = Kind(forward, backward, (ahead.count, back.count), not second, whole, kept, cached, sharded)
         return self.kinds[key]
 
     def layers(self) -> Iterator[tuple[Kind, float]]:

@@ -78,6 +78,9 @@ class _Rank:
         self.programs = Programs(folder, self.work, self.number)
         self.grads: list[Chunk] = []
         self.states: list[Chunk] = []
+        self.sizes: list[float] = []
+        """Bytes asked for of each gradient."""
+        self.until_loss: list[Chunk] = []
         self.until_step: list[Chunk] = []
         self.until_backward: list[Chunk] = []
         base = states(folder.blocks(), folder.plan, folder.par.zero)
@@ -104,6 +107,7 @@ class _Rank:
         folder, memory = self.folder, self.memory
         if folder.fresh:
             release(memory, self.grads)
+            self.sizes.clear()
         release(memory, self.until_step)
         running = [self.forward(i) for i in range(math.ceil(max(folder.stage.in_flight)))]
         for one in running:
@@ -137,6 +141,7 @@ class _Rank:
             if not done.layers and not passes and not self.states:
                 memory.malloc(self.workspace)
             kept = memory.malloc(kind.kept) if kind.kept else None
+            self.loader.make(kind.cached, self.until_loss)
             done.layers.append((kind, env, env if kind.shared else [None] * kind.slots[1], kept))
             current = env[OUT]
         done.out = current
@@ -166,7 +171,8 @@ class _Rank:
         if done.embed is not None and done.embed.ops:
             done.embed_slots[GOUT] = gradient
             done.embed.play(memory, done.embed_slots)
-            self.collect(done.embed, done.embed_slots, self.programs.sharded(folder.arch.embed))
+            tied = self.number(folder.plan.tied_gradient(folder.arch.head.ops[-1])) if folder.arch.tied else 0.0  # type: ignore[arg-type]
+            self.collect(done.embed, done.embed_slots, self.programs.sharded(folder.arch.embed), tied)
         elif gradient is not None:
             (self.until_step if leaf else self.until_backward).append(gradient)
 
@@ -176,6 +182,7 @@ class _Rank:
         forward, backward, env, held = self.programs.edge(folder.arch.head, loss=folder.arch.vocab is not None)
         env[X] = x
         forward.play(memory, env)
+        release(memory, self.until_loss)
         if not self.states:
             memory.malloc(self.workspace)
         env[GOUT] = memory.malloc(512)  # gradient of the loss
@@ -185,17 +192,27 @@ class _Rank:
         keep += [env[slot] for slot in held if env[slot] is not None]
         return env[backward.grad_in] if backward.grad_in >= 0 else None
 
-    def collect(self, done: Program, env: list[Any], sharded: float) -> None:
-        """Weight gradients that a pass left: kept, or divided and freed."""
-        if sharded and done.weights:
+    def collect(self, done: Program, env: list[Any], sharded: float, tied: float = 0.0) -> None:
+        """Weight gradients that a pass left: kept, or divided and freed; one of ``tied`` bytes is added to the head's."""
+        chunks = [env[slot] for slot, _ in done.weights]
+        if not self.folder.fresh:  # added to what persists
+            release(self.memory, chunks)
+            return
+        if sharded and chunks:
             self.loader.make(sharded, self.grads)
-            release(self.memory, [env[slot] for slot in done.weights])
-        else:
-            self.grads += [env[slot] for slot in done.weights]
+            self.sizes.append(sharded)
+            release(self.memory, chunks)
+            return
+        for chunk, (_, size) in zip(chunks, done.weights, strict=True):
+            if size == round(tied):
+                self.memory.free(chunk)
+            else:
+                self.grads.append(chunk)
+                self.sizes.append(float(size))
 
     def optimizer(self) -> None:
         """States at the first step; a foreach step's copies for a moment."""
-        sizes = [float(c.size) for c in self.grads] or [self.number(self.base.gradients)]
+        sizes = self.sizes or [self.number(self.base.gradients)]
         each = max(1, self.folder.plan.optimizer.states)
         if not self.states:
             for size in sizes:
