@@ -218,6 +218,10 @@ class _Rank:
             for size in sizes:
                 for _ in range(each):
                     self.loader.make(size * self.state_ratio / each, self.states)
+            if not self.state_ratio:  # no gradient is left of updates in the backward pass: a layer's states at a time
+                total, layers = self.number(self.base.optimizer), max(1, self.folder.stage.layers)
+                for _ in range(layers):
+                    self.loader.make(total / layers, self.states)
             self.states = self.states or [self.memory.malloc(512)]
         moment: list[Chunk] = []
         for size in sizes:

@@ -48,6 +48,8 @@ def framework_of(row: Mapping[str, Any]) -> str:
         text = f"{software.get('name', '')} {software.get('version', '')}".lower()
         if "peft" in text or "transformers" in text:
             return "peft"
+        if "torchrun_main.py" in text:  # GaLore's pre-training script: keeps the loss alone, as the Trainer does
+            return "hf-trainer"
         if "thunder" in text:
             return "thunder"
         raise Skip(f"not-modelled: framework {software.get('name') or software.get('version') or 'other'!r}")
