@@ -52,9 +52,7 @@ def llama_2_7b() -> ft.Workload:
 
 
 def llama_70b() -> ft.Workload:
-    return llama(
-        hidden_size=8192, num_hidden_layers=80, num_attention_heads=64, intermediate_size=28672
-    )
+    return llama(hidden_size=8192, num_hidden_layers=80, num_attention_heads=64, intermediate_size=28672)
 
 
 def mixtral(**changes: Any) -> ft.Workload:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_models import llama, mixtral, vit
 
 import foretell as ft
+from core_models import llama, mixtral, vit
 from foretell.arch import _load
 
 CONFIG: dict[str, Any] = {
@@ -50,9 +50,7 @@ def test_the_shapes_have_their_usual_names() -> None:
 
 
 def test_plain_numbers_make_a_model() -> None:
-    made = ft.TransformerWorkload(
-        "mine", layers=32, hidden_dim=4096, heads=32, kv_heads=8, ffn_dim=14336, vocab_size=128256
-    )
+    made = ft.TransformerWorkload("mine", layers=32, hidden_dim=4096, heads=32, kv_heads=8, ffn_dim=14336, vocab_size=128256)
     assert made.parameters == 8_030_261_248
     assert made.notes == ()
 

@@ -79,9 +79,7 @@ def _from_entry(entry: Mapping[str, Any], ref: str) -> Workload:
         raise ConfigError("must be the content of a config.json", field="config", value=config, where=where)
     name = str(entry.get("name") or identity)
     stated = entry.get("published_params")
-    return _make(
-        config, where=where, name=name, entry=entry, stated=stated if isinstance(stated, int) else None
-    )
+    return _make(config, where=where, name=name, entry=entry, stated=stated if isinstance(stated, int) else None)
 
 
 def _from_path(path: Path) -> Workload:

@@ -99,9 +99,7 @@ def _read(name: str, given: Mapping[str, int], tied: bool, gated: bool) -> Archi
     if heads % kv:
         raise InputError(f"must divide the {heads} query heads", field="kv_heads", value=kv)
     if "head_dim" not in given and given["hidden_dim"] % heads:
-        raise InputError(
-            f"must divide hidden_dim = {given['hidden_dim']} (or give head_dim)", field="heads", value=heads
-        )
+        raise InputError(f"must divide hidden_dim = {given['hidden_dim']} (or give head_dim)", field="heads", value=heads)
     config: dict[str, object] = {keys[key]: value for key, value in given.items()}
     config |= {
         "model_type": "gpt-generic",

@@ -29,6 +29,8 @@ __all__ = [
     "wrap",
 ]
 
+_SHAPE = ("layers", "hidden_dim", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab_size", "context_length")
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Workload(Shapes):
@@ -153,27 +155,17 @@ class TransformerWorkload(Workload):
         """Build it; without `ffn_dim` that width is chosen so that the count matches `parameters`."""
         stated = None if parameters is None else positive(parameters, "parameters")
         notes: tuple[str, ...] = ()
+        shape = (layers, hidden_dim, heads, kv_heads, head_dim, ffn_dim, vocab_size, context_length)
         if architecture is None and (layers is not None or hidden_dim is not None):
             architecture, notes = decoder_of(
                 name,
                 stated,
-                {
-                    "layers": layers,
-                    "hidden_dim": hidden_dim,
-                    "heads": heads,
-                    "kv_heads": kv_heads,
-                    "head_dim": head_dim,
-                    "ffn_dim": ffn_dim,
-                    "vocab_size": vocab_size,
-                    "context_length": context_length,
-                },
+                dict(zip(_SHAPE, shape, strict=True)),
                 tied=tied_embeddings,
                 gated=gated_mlp,
             )
         if architecture is None and stated is None:
-            raise InputError(
-                "needs layers, hidden_dim and heads, or parameters", field="workload", value=name
-            )
+            raise InputError("needs layers, hidden_dim and heads, or parameters", field="workload", value=name)
         self._keep(name, architecture, stated, notes=notes)
 
 
@@ -207,19 +199,13 @@ class SparseTransformerWorkload(Workload):
         """Build it; without `expert_ffn_dim` that width is chosen so that the count matches `parameters`."""
         stated = None if parameters is None else positive(parameters, "parameters")
         notes: tuple[str, ...] = ()
+        shape = (layers, hidden_dim, heads, kv_heads, head_dim, ffn_dim, vocab_size, context_length)
         if architecture is None:
             architecture, notes = decoder_of(
                 name,
                 stated,
-                {
-                    "layers": layers,
-                    "hidden_dim": hidden_dim,
-                    "heads": heads,
-                    "kv_heads": kv_heads,
-                    "head_dim": head_dim,
-                    "ffn_dim": ffn_dim,
-                    "vocab_size": vocab_size,
-                    "context_length": context_length,
+                dict(zip(_SHAPE, shape, strict=True))
+                | {
                     "experts": positive(experts, "experts"),
                     "experts_per_token": positive(experts_per_token, "experts_per_token"),
                     "expert_ffn_dim": expert_ffn_dim,

@@ -66,6 +66,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 """Every setting, in the order of `TrainingMemoryModel.solve`, with its default."""
 
 _CHECKPOINTING = ("none", "selective", "full")
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float8": "fp8"}
 _SCOPES = {"torchtitan": "op"}
 """What "selective" means where the framework has a meaning of its own; elsewhere the attention core."""
 
@@ -118,14 +119,14 @@ def build(given: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism]:
         encoder_seq_len=given["encoder_seq_len"],
         grad_accum=accum,
         framework=chosen.name,
-        precision=given["precision"],
+        precision=_precision(given["precision"]),
         optimizer=given["optimizer"],
         optimizer_impl=given["optimizer_impl"],
         recompute=Recompute(
             mode,  # type: ignore[arg-type]  # choice() gives one of them
             scope,
             given["recompute_layers"],
-            tuple(given["recompute_modules"]),
+            _names(given["recompute_modules"], "recompute_modules"),
         ),
         attention=given["attention"],
         loss=given["loss"],
@@ -133,7 +134,7 @@ def build(given: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism]:
         dropout=given["dropout"],
         adapter=_adapter(given),
         quantization=_quantization(given["quantization"]),
-        offload=frozenset(given["offload"]),
+        offload=frozenset(_names(given["offload"], "offload")),
         trainable_fraction=given["trainable_fraction"],
         communication_buffer_fraction=share,
         expandable_segments=given["expandable_segments"],
@@ -162,8 +163,25 @@ def _adapter(given: Mapping[str, Any]) -> Adapter | None:
         if targets:
             raise InputError("needs lora_rank", field="lora_targets", value=targets)
         return None
-    names = (targets,) if isinstance(targets, str) else tuple(targets)
+    names = _names(targets, "lora_targets")
     return Adapter(rank=positive_int(rank, "lora_rank"), targets=names or ("all-linear",))
+
+
+def _names(value: object, field: str) -> tuple[str, ...]:
+    """Return one name or several as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list | tuple | set | frozenset) and all(isinstance(v, str) for v in value):
+        return tuple(value)
+    raise InputError("must be a name or several", field=field, value=value)
+
+
+def _precision(name: object) -> str:
+    """Return a precision's name under its usual spelling ("BFloat16" is "bf16")."""
+    if not isinstance(name, str):
+        raise InputError("must be a name", field="precision", value=name)
+    key = name.strip().casefold()
+    return _PRECISIONS.get(key, key)
 
 
 def _quantization(kind: object) -> Quantization | None:

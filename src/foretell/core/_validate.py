@@ -20,12 +20,29 @@ __all__ = ["check_schedule", "checked_parallelism", "checked_recipe", "checked_r
 
 DEFAULT_SEQ_LEN = 4096
 _SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe")
+_SCOPES = ("layer", "uniform", "block", "op", "compute", "modules", "attention")
 _OFFLOADS = ("optimizer", "params", "grads", "activations")
+_NAMED = ("framework", "precision", "optimizer")
+_TEXTS = (
+    *_NAMED,
+    "optimizer_impl",
+    "attention",
+    "loss",
+    "param_dtype",
+    "grad_dtype",
+    "master_dtype",
+    "optim_dtype",
+    "compute_dtype",
+    "fp8_recipe",
+)
+_SHARDINGS = ("none", "ddp", "fsdp1", "fsdp2", "deepspeed", "distopt", "simplefsdp", "megatron-fsdp")
 _SPLIT_BACKWARD = ("zb-h1", "zb-v", "dualpipe")
 
 
 def checked_recipe(recipe: TrainingRecipe) -> TrainingRecipe:
     """Return the recipe with whole numbers as ints, or raise an InputError that names the field."""
+    _check_choices(recipe)
+    _check_shares(recipe)
     micro = positive_int(recipe.micro_batch, "micro_batch")
     seq = positive_int(recipe.seq_len, "seq_len", maximum=MAX_SEQUENCE)
     accum = positive_int(recipe.grad_accum, "grad_accum")
@@ -33,22 +50,41 @@ def checked_recipe(recipe: TrainingRecipe) -> TrainingRecipe:
     if micro is not recipe.micro_batch or seq is not recipe.seq_len or accum is not recipe.grad_accum:
         changes |= {"micro_batch": micro, "seq_len": seq, "grad_accum": accum}
     if recipe.encoder_seq_len is not None:
-        changes["encoder_seq_len"] = positive_int(recipe.encoder_seq_len, "encoder_seq_len", maximum=MAX_SEQUENCE)
+        encoder = positive_int(recipe.encoder_seq_len, "encoder_seq_len", maximum=MAX_SEQUENCE)
+        changes["encoder_seq_len"] = encoder
+    if recipe.recompute.layers is not None:
+        positive_int(recipe.recompute.layers, "recompute_layers", maximum=2**20)
+    if recipe.adapter is not None:
+        positive_int(recipe.adapter.rank, "lora_rank", maximum=2**20)
+    return replace(recipe, **changes) if changes else recipe  # type: ignore[arg-type]
+
+
+def _check_choices(recipe: TrainingRecipe) -> None:
+    """Check the settings that are one of a few names, or a yes or no."""
+    for name in _TEXTS:
+        given = getattr(recipe, name)
+        if not isinstance(given, str) and (given is not None or name in _NAMED):
+            raise InputError("must be a name", field=name, value=given)
+    choice(recipe.recompute.mode, "recompute", ("none", "selective", "full"))
+    if recipe.recompute.scope is not None:
+        choice(recipe.recompute.scope, "recompute_scope", _SCOPES)
+    if recipe.optimizer_impl is not None:
+        choice(recipe.optimizer_impl, "optimizer_impl", ("fused", "foreach", "forloop"))
+    for name in recipe.offload:
+        choice(name, "offload", _OFFLOADS)
+    for name in ("compile", "optimizer_in_backward"):
+        flag(getattr(recipe, name), name)
+    if recipe.expandable_segments is not None:
+        flag(recipe.expandable_segments, "expandable_segments")
+
+
+def _check_shares(recipe: TrainingRecipe) -> None:
+    """Check the settings that are shares of one."""
     number(recipe.trainable_fraction, "trainable_fraction", maximum=1)
     if recipe.communication_buffer_fraction is not None:
         number(recipe.communication_buffer_fraction, "communication_buffer_fraction", maximum=1)
     if recipe.dropout is not None:
         number(recipe.dropout, "dropout", maximum=1)
-    choice(recipe.recompute.mode, "recompute", ("none", "selective", "full"))
-    if recipe.recompute.layers is not None:
-        positive_int(recipe.recompute.layers, "recompute_layers", maximum=2**20)
-    for name in recipe.offload:
-        choice(name, "offload", _OFFLOADS)
-    if recipe.adapter is not None:
-        positive_int(recipe.adapter.rank, "lora_rank", maximum=2**20)
-    for name in ("compile", "optimizer_in_backward"):
-        flag(getattr(recipe, name), name)
-    return replace(recipe, **changes) if changes else recipe  # type: ignore[arg-type]
 
 
 def checked_parallelism(par: Parallelism) -> Parallelism:
@@ -66,6 +102,9 @@ def checked_parallelism(par: Parallelism) -> Parallelism:
         flag(par.sp, "sp")
     if par.schedule is not None:
         choice(par.schedule, "schedule", _SCHEDULES)
+    if par.sharding is not None:
+        choice(par.sharding, "sharding", _SHARDINGS)
+    choice(par.reshard, "reshard", ("default", "always", "never"))
     if par.hsdp_replicas > 1 and (par.dp * par.cp) % par.hsdp_replicas:
         raise CombinationError(f"must divide dp x cp = {par.dp * par.cp}", field="hsdp_replicas", value=par.hsdp_replicas)
     return replace(par, **changes) if changes else par  # type: ignore[arg-type]

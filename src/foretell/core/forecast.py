@@ -15,7 +15,7 @@ from foretell.core._terms import TERMS, formula, merged
 from foretell.core._validate import checked_run
 from foretell.core.levels import Levels, StageLevels, levels
 from foretell.core.solver._result import Result, Term
-from foretell.cost.evaluate import Basis
+from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.host_memory import HostMemory, Load, host_memory
 from foretell.cost.overheads import available_bytes, interval, p_oom, regime
 from foretell.cost.training_memory import fold_run, highest, sizes_of
@@ -161,9 +161,9 @@ def forecast(
         peak_phase=peak.memory.peak.phase,
         peak_operator=peak.memory.peak.operator,
         stage=peak.memory.stage,
-        breakdown=_breakdown(found, peak),
+        breakdown=_breakdown(found),
         per_stage=tuple(_stage(s) for s in found.stages),
-        timeline=_timeline(peak),
+        timeline=_timeline(peak, _weights(arch, run, peak)),
         host_memory_bytes=None if node is None else node.total,
         host={} if node is None else node.terms,
         regime=spread.name if spread.rows else f"{spread.name} (prior)",
@@ -176,12 +176,11 @@ def forecast(
     )
 
 
-def _breakdown(found: Levels, peak: StageLevels) -> dict[str, float]:
+def _breakdown(found: Levels) -> dict[str, float]:
     """Return the terms of the peak; a fold's own slack and the levels' are one term."""
-    out = merged(peak.memory.peak.terms)
-    if found.above.cuda_like:
-        for name, size in found.above.terms(peak.allocated, peak.reserved).items():
-            out[name] = out.get(name, 0.0) + size
+    out = merged(found.peak.memory.peak.terms)
+    for name, size in found.above_terms().items():
+        out[name] = out.get(name, 0.0) + size
     return out
 
 
@@ -199,16 +198,24 @@ def _stage(s: StageLevels) -> dict[str, Any]:
     }
 
 
-def _timeline(peak: StageLevels) -> tuple[dict[str, Any], ...]:
+def _weights(arch: Architecture, run: Run, peak: StageLevels) -> float:
+    """Return the bytes of a rank's weights alone: what is there when the model has been loaded."""
+    fold = next(f for f in fold_run(arch, run) if f.stage.index == peak.memory.stage)
+    return float(evaluate(fold.base.weights.by_monomial(), Basis(sizes_of(run))))
+
+
+def _timeline(peak: StageLevels, weights: float) -> tuple[dict[str, Any], ...]:
     """Return the phases in the order of a step; between steps the states alone are left.
 
     A sharded checkpoint is written from the states where they lie (DCP, Megatron dist-checkpointing), so
     that phase holds what is there between steps.
     """
-    rows = [
-        {"phase": name, "operator": level.operator, "allocated_bytes": level.bytes} for name, level in peak.memory.phases.items()
+    rows: list[dict[str, Any]] = [{"phase": "load", "operator": "", "allocated_bytes": weights}]
+    rows += [
+        {"phase": name, "operator": level.operator, "allocated_bytes": level.bytes + peak.workspace}
+        for name, level in peak.memory.phases.items()
     ]
-    rest = peak.memory.states
+    rest = peak.memory.states + peak.workspace
     rows.append({"phase": "between_steps", "operator": "", "allocated_bytes": rest})
     rows.append({"phase": "checkpoint_save", "operator": "", "allocated_bytes": rest})
     return tuple(rows)

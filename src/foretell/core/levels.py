@@ -1,10 +1,11 @@
-"""From allocated memory to what a process takes: the levels of every pipeline rank, and the worst one."""
+"""The levels of every pipeline rank, and the rank that needs most."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from foretell.arch.architecture import Architecture
+from foretell.cost.levels import levels as levels_of
 from foretell.cost.overheads import Overheads, overheads
 from foretell.cost.training_memory import StageMemory, training_memory
 from foretell.machine.hardware import HardwareNode
@@ -22,6 +23,8 @@ class StageLevels:
     reserved: float
     total: float
     """Of the process: reserved, context, communicators."""
+    workspace: float
+    """Library workspaces inside the allocated bytes, which the fold's terms do not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +35,21 @@ class Levels:
     peak: StageLevels
     above: Overheads
 
+    def above_terms(self) -> dict[str, float]:
+        """Return the terms of the peak that the fold does not hold; those that are zero are left out."""
+        terms = {
+            "library_workspaces": self.peak.workspace,
+            "allocator_slack": self.peak.reserved - self.peak.allocated,
+            "cuda_context": self.above.context,
+            "nccl": self.above.nccl,
+        }
+        return {name: size for name, size in terms.items() if size}
+
 
 def levels(arch: Architecture, run: Run, hardware: HardwareNode) -> Levels:
     """Return the levels of a run on a device."""
-    above = overheads(run, hardware)
     made = []
     for memory in training_memory(arch, run):
-        allocated = memory.peak.bytes
-        pooled = memory.pooled is not None
-        base = memory.pooled if memory.pooled is not None else allocated
-        reserved = max(allocated, above.reserved(base, memory.states, pooled=pooled))
-        if not above.cuda_like:
-            reserved = allocated
-        made.append(StageLevels(memory, allocated, reserved, reserved + above.outside))
-    return Levels(tuple(made), max(made, key=lambda s: s.total), above)
+        found = levels_of(arch, run, memory, hardware)
+        made.append(StageLevels(memory, found.allocated, found.reserved, found.process, found.workspace))
+    return Levels(tuple(made), max(made, key=lambda s: s.total), overheads(run, hardware))

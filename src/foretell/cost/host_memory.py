@@ -73,18 +73,14 @@ def host_memory(
         sample = float(recipe.seq_len) * data["token_bytes"]["value"]
     terms = {
         "processes": ranks * float(data["process_bytes"]["value"]),
-        "data_loader": ranks
-        * workers
-        * (data["worker_bytes"]["value"] + prefetch * recipe.micro_batch * sample),
+        "data_loader": ranks * workers * (data["worker_bytes"]["value"] + prefetch * recipe.micro_batch * sample),
         "pinned_batches": ranks * recipe.micro_batch * sample,
     }
     notes = [f"host: {ranks} ranks a node, {workers} data-loader workers a rank, {prefetch} batches each"]
     for name, size in _offloaded(arch, run).items():
         terms[f"offloaded_{name}"] = ranks * size
     if recipe.offload:
-        notes.append(
-            "host: offloaded states are pinned; an allocator that rounds to powers of two takes up to 2x"
-        )
+        notes.append("host: offloaded states are pinned; an allocator that rounds to powers of two takes up to 2x")
     width = unit(run.formats.param if recipe.quantization is None else recipe.quantization.rest)
     copies = {"every-rank": ranks, "rank0": 1, "meta": 0}[load]
     loading = terms["processes"] + copies * arch.parameters * width

@@ -35,11 +35,11 @@ def levels(arch: Architecture, run: Run, stage: StageMemory, hardware: HardwareN
     """Levels above the folded peak of a pipeline rank (``hardware=None``: no device known, workspace of old GPUs)."""
     capability = hardware.compute_capability if hardware is not None else None
     workspace = library_workspace(arch, run, capability)
-    over = overheads(run, hardware) if hardware is not None else Overheads(0.1, 0, 0, 0, 0, cuda_like=True)
+    over = overheads(run, hardware) if hardware is not None else Overheads(0.1, 0, 0, 0, cuda_like=True)
     if not over.cuda_like:
         workspace = 0.0
     allocated = stage.peak.bytes + workspace
-    if stage.pooled is not None:
+    if stage.pooled is not None and over.cuda_like:
         reserved = stage.pooled + workspace
     else:
         reserved = allocated + over.slack_fraction * max(0.0, stage.peak.bytes - stage.states) + over.slack_floor

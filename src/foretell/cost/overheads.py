@@ -1,6 +1,6 @@
 """The levels above allocated memory, and how sure a level is.
 
-allocated -> reserved: the caching allocator's rounding and unused blocks, and the cuBLAS workspace.
+allocated -> reserved: the caching allocator's rounding and unused blocks.
 reserved -> process: what the driver, NCCL and libraries take outside the allocator (what nvidia-smi shows).
 Every constant stands in ``catalog/data/calibration/memory.json`` with where it comes from.
 """
@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Final
+from typing import Any
 
 from foretell.machine.hardware import HardwareNode
 from foretell.recipe.resolve import Run
@@ -30,8 +30,6 @@ __all__ = [
     "p_oom",
     "regime",
 ]
-
-_NAMES: Final = ("allocator_slack", "library_workspaces", "cuda_context", "nccl")
 
 
 @functools.lru_cache(maxsize=1)
@@ -49,38 +47,17 @@ class Overheads:
     slack_fraction: float
     """Reserved and unused, of the allocated bytes that are not resident between steps."""
     slack_floor: float
-    workspace: float
-    """cuBLAS workspace, through the caching allocator."""
     context: float
     """CUDA (or HIP) context."""
     nccl: float
     """Buffers of the communicators, outside the allocator."""
     cuda_like: bool
-    pooled_fraction: float = 0.0
-    """The same where the fold already counts a pool per stream (FSDP2)."""
     notes: tuple[str, ...] = ()
-
-    def reserved(self, peak: Any, resident: Any, *, pooled: bool = False) -> Any:  # noqa: ANN401  # or arrays
-        """Bytes that the caching allocator holds at the peak; linear, so that a sweep may use it as it is.
-
-        `peak`: allocated bytes at the peak, or (`pooled`) the sum of the streams' pools that the fold counts.
-
-        >>> Overheads(0.1, 0, 10, 0, 0, True).reserved(100.0, 60.0)
-        114.0
-        """
-        fraction = self.pooled_fraction if pooled else self.slack_fraction
-        return peak + fraction * (peak - resident) + self.slack_floor + self.workspace
 
     @property
     def outside(self) -> float:
         """Bytes of the process outside the allocator."""
         return self.context + self.nccl
-
-    def terms(self, allocated: float, reserved: float) -> dict[str, float]:
-        """Return the terms above allocated memory; those that are zero are left out."""
-        slack = reserved - allocated - self.workspace
-        values = (slack, self.workspace, self.context, self.nccl)
-        return {name: value for name, value in zip(_NAMES, values, strict=True) if value}
 
 
 def communicators(run: Run) -> int:
@@ -98,7 +75,7 @@ def overheads(run: Run, hardware: HardwareNode) -> Overheads:
     """Return the overheads of a run on a device."""
     if not hardware.cuda_like:
         note = f"{hardware.name} is not CUDA-like: allocated memory only, its runtime's own is not modelled"
-        return Overheads(0.0, 0.0, 0.0, 0.0, 0.0, cuda_like=False, notes=(note,))
+        return Overheads(0.0, 0.0, 0.0, 0.0, cuda_like=False, notes=(note,))
     data = calibration()
     slack = data["slack"]["expandable" if run.expandable else "native"]
     family = hardware.compute_capability or "default"
@@ -112,11 +89,9 @@ def overheads(run: Run, hardware: HardwareNode) -> Overheads:
     return Overheads(
         float(slack["fraction"]),
         float(slack["floor_bytes"]),
-        _family(data["workspace_bytes"], family),
         context,
         nccl,
         cuda_like=True,
-        pooled_fraction=float(data["slack"]["pooled"]["fraction"]),
     )
 
 

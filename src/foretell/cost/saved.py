@@ -257,12 +257,27 @@ def lora(e: Emitter, op: Linear | Head, x: Tensor, base: Tensor, adapter: Any, i
     )  # fmt: skip
     if adapter.outputs < d_out:
         b = e.tape.node(f"{op.name}.lora_pad", [b], e.size(d_out, unit, out_shard), saved=[b], unit=unit)
+    if e.weights.recipe.adapter.kind == "dora":
+        base, b = dora(e, op, base, b, d_in * unit * (d_in + 2.0 * d_out), out_shard)
     scaled = e.tape.node(f"{op.name}.lora_scale", [b], b.size, unit=unit)
     wide = max(unit, base.unit)
     out = e.tape.node(f"{op.name}.lora_add", [base, scaled], e.size(d_out, wide, out_shard), passes=True, unit=wide)
     if wide != base.unit and not st.autocast:
         out = cast(e, out, base.unit, out_shard, d_out)
     return out
+
+
+def dora(e: Emitter, op: Linear | Head, base: Tensor, b: Tensor, weights: float, shard: str) -> tuple[Tensor, Tensor]:
+    """DoRA (arXiv 2402.09353) as peft ``tuners/lora/dora.py`` runs it: the base's and the adapter's results are scaled by
+    a trained magnitude, which keeps both; identity, ``B A`` and the weight in the adapter's format (``weights`` bytes)
+    live while it runs."""
+    work = Lin.of("temporaries", "1/1", weights)
+    scaled = e.tape.node(
+        f"{op.name}.dora_base", [base], e.size(op.width, b.unit, shard), saved=[base], work=work, trainable=True, unit=b.unit
+    )
+    moved = e.tape.node(f"{op.name}.dora_lora", [b], b.size, saved=[b], work=work, trainable=True, unit=b.unit)
+    size = e.size(op.width, b.unit, shard)
+    return e.tape.node(f"{op.name}.dora_add", [base, scaled], size, passes=True, unit=b.unit), moved
 
 
 def norm(e: Emitter, op: Norm, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 from foretell.core._terms import TERM_OF
 from foretell.cost.overheads import Overheads, overheads
 from foretell.cost.training_memory import fold_run
+from foretell.cost.workspace import library_workspace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,10 +35,11 @@ def group_of(arch: Architecture, run: Run, device: HardwareNode) -> Group:
     """Return the group of a run, made once for each fold and device."""
     folds = fold_run(arch, run)
     above = overheads(run, device)
-    key = (id(folds), above, bool(run.par.sp), run.par.hsdp_replicas)
+    key = (id(folds), above, device.compute_capability, bool(run.par.sp), run.par.hsdp_replicas)
     found = _groups.get(key)
     if found is None:
-        found = _groups[key] = (folds, Group(folds, run, above))  # the fold is kept, so its id stays its own
+        workspace = library_workspace(arch, run, device.compute_capability) if above.cuda_like else 0.0
+        found = _groups[key] = (folds, Group(folds, run, above, workspace))  # the fold is kept, so its id stays its own
         while len(_groups) > _KEPT:
             _groups.popitem(last=False)
     return found[1]
@@ -58,10 +60,11 @@ class Found:
 class Group:
     """The runs that share a fold."""
 
-    def __init__(self, folds: tuple[StageFold, ...], run: Run, above: Overheads) -> None:
-        """Lay the levels out as matrices."""
+    def __init__(self, folds: tuple[StageFold, ...], run: Run, above: Overheads, workspace: float) -> None:
+        """Lay the levels out as matrices; the formulas are those of `foretell.cost.levels`."""
         self.run = run
         self.above = above
+        self.workspace = workspace
         forms = [form for i, fold in enumerate(folds) for form in _reserved_forms(i, fold, self.above)]
         points = [[p for ps in fold.phases.values() for p in ps] for fold in folds]
         self.monomials = _monomials([form for _, form in forms], [p for ps in points for p in ps])
@@ -72,7 +75,8 @@ class Group:
         self.fold_of = np.array([fold for fold, _ in forms])[kept]
         self.stage_of = np.array([fold.stage.index for fold in folds])[self.fold_of]
         self.points = {int(i): _Points(points[i], column) for i in np.unique(self.fold_of)}
-        self.floor = self.above.slack_floor + self.above.workspace
+        floors = [workspace + (0.0 if _pooled(fold, above) else above.slack_floor) for fold in folds]
+        self.floor = np.array(floors)[self.fold_of]
 
     def evaluate(self, basis: Basis, n: int, *, terms: bool) -> Found:
         """Return the levels of `n` runs whose products of sizes are those of `basis`."""
@@ -81,7 +85,7 @@ class Group:
             x[j] = basis[name]
         levels = self.reserved @ x
         which = levels.argmax(axis=0)
-        reserved = np.take_along_axis(levels, which[None], 0)[0] + self.floor
+        reserved = np.take_along_axis(levels, which[None], 0)[0] + self.floor[which]
         found = Found(
             total=reserved,
             allocated=np.empty(n),
@@ -95,14 +99,12 @@ class Group:
             rows = np.flatnonzero(folds == fold) if len(self.points) > 1 else np.arange(n)
             if len(rows):
                 points.fill(found, rows, x if len(rows) == n else x[:, rows], terms=terms)
-        np.maximum(found.reserved, found.allocated, out=found.reserved)
-        if not self.above.cuda_like:
-            found.reserved = found.allocated
+        found.allocated += self.workspace
         found.total = found.reserved + self.above.outside
-        if terms and self.above.cuda_like:
-            slack = found.reserved - found.allocated - self.above.workspace
+        if terms:
+            slack = found.reserved - found.allocated
             found.terms["allocator_slack"] = found.terms.get("allocator_slack", 0.0) + slack
-            found.terms["library_workspaces"] = np.full(n, self.above.workspace)
+            found.terms["library_workspaces"] = np.full(n, self.workspace)
             found.terms["cuda_context"] = np.full(n, self.above.context)
             found.terms["nccl"] = np.full(n, self.above.nccl)
         return found
@@ -149,13 +151,18 @@ class _Points:
                 found.terms[name][rows[inside]] = row
 
 
+def _pooled(fold: StageFold, above: Overheads) -> bool:
+    """Whether the fold itself counts what the allocator reserves, a pool per stream."""
+    return bool(fold.pooled) and above.cuda_like
+
+
 def _reserved_forms(index: int, fold: StageFold, above: Overheads) -> list[tuple[int, dict[str, float]]]:
     """Return the reserved bytes of every level of one rank as forms (stage, monomial -> bytes)."""
-    resident = fold.resident.by_monomial()
-    pooled = bool(fold.pooled)
-    fraction = above.pooled_fraction if pooled else above.slack_fraction
+    if _pooled(fold, above):
+        return [(index, dict(point.flat)) for point in fold.pooled]
+    resident, fraction = fold.resident.by_monomial(), above.slack_fraction
     out = []
-    for point in fold.pooled or [p for ps in fold.phases.values() for p in ps]:
+    for point in (p for points in fold.phases.values() for p in points):
         form = {name: value * (1 + fraction) for name, value in point.flat.items()}
         for name, value in resident.items():
             form[name] = form.get(name, 0.0) - fraction * value
