@@ -143,3 +143,10 @@ def test_block_scales_of_a_4bit_base_are_not_sharded() -> None:
     terms = memory(LLAMA_2_7B, par, quantization=Quantization(), **run).peak.terms
     matrices = 32 * 4096 * (4 * 4096 + 3 * 11008)
     assert terms["quantization_scales"] == matrices * 4 / 64
+
+
+@pytest.mark.parametrize(("kind", "megabytes"), [("lora", 1118.27), ("dora", 1370.17)])
+def test_dora_keeps_both_results_it_scales(kind: str, megabytes: float) -> None:
+    adapter = Adapter(kind=kind, rank=16, targets=LORA.targets)
+    loss = memory(SMALL, framework="peft", micro_batch=2, seq_len=2048, precision="bf16", adapter=adapter).phases["loss"]
+    assert loss.bytes / 1e6 == pytest.approx(megabytes, rel=0.005)

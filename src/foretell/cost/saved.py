@@ -257,13 +257,14 @@ def lora(e: Emitter, op: Linear | Head, x: Tensor, base: Tensor, adapter: Any, i
     )  # fmt: skip
     if adapter.outputs < d_out:
         b = e.tape.node(f"{op.name}.lora_pad", [b], e.size(d_out, unit, out_shard), saved=[b], unit=unit)
+    result = base.unit
     if e.weights.recipe.adapter.kind == "dora":
         base, b = dora(e, op, base, b, d_in * unit * (d_in + 2.0 * d_out), out_shard)
     scaled = e.tape.node(f"{op.name}.lora_scale", [b], b.size, unit=unit)
     wide = max(unit, base.unit)
     out = e.tape.node(f"{op.name}.lora_add", [base, scaled], e.size(d_out, wide, out_shard), passes=True, unit=wide)
-    if wide != base.unit and not st.autocast:
-        out = cast(e, out, base.unit, out_shard, d_out)
+    if wide != result and not st.autocast:
+        out = cast(e, out, result, out_shard, d_out)
     return out
 
 
@@ -310,7 +311,9 @@ def norm(e: Emitter, op: Norm, x: Tensor) -> Tensor:
                 op.name, [y], e.size(w, unit, shard), saved=[y] if trains else [], wgrad=grad, trainable=trains, unit=unit
             )
         return y
-    return e.tape.node(op.name, [x], e.size(w, unit, shard), saved=[x, stats], wgrad=grad, trainable=trains, unit=unit)
+    return e.tape.node(
+        op.name, [x], e.size(w, unit, shard), saved=[x, stats], wgrad=grad, trainable=trains, unit=unit, passes=st.inplace
+    )
 
 
 def rope(e: Emitter, op: Rope, x: Tensor) -> Tensor:
@@ -435,7 +438,7 @@ def gate(e: Emitter, op: Gate, g: Tensor, up: Tensor) -> Tensor:
         a = e.tape.node(f"{op.name}.{op.fn}", [g], size, saved=[g, *composite(e, op, size)])
         saved = ([up] if a.grad else []) + ([a] if up.grad else [])
         return e.tape.node(op.name, [a, up], size, saved=saved)
-    return e.tape.node(op.name, [g, up], size, saved=[g, up])
+    return e.tape.node(op.name, [g, up], size, saved=[g, up], inplace=st.inplace)
 
 
 COMPOSITE = {"gelu_new": 3, "quick_gelu": 1, "gelu_fast": 5, "relu2": 1}
