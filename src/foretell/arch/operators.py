@@ -430,6 +430,14 @@ class Pool(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PixelLoss(Operator):
+    """Class scores resized to ``positions`` places of the sample (the image), and their cross entropy."""
+
+    classes: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters(Operator):
     """Bare parameters without an operator of their own (class token, learned positions, layer scales)."""
 

@@ -6,10 +6,11 @@ Each implementation is a list of nodes; the tape finds what lives together.
 
 from __future__ import annotations
 
-from foretell.arch.operators import Head
+from foretell.arch.operators import Head, PixelLoss
 from foretell.cost.linear import Lin
 from foretell.cost.saved import RULES, Emitter, cast, cast_weights, frozen_saves, lora, scale_and_bias
 from foretell.cost.tape import Tensor
+from foretell.cost.weights import LOCAL
 
 CHUNKS = 8
 """Default number of chunks of a chunked loss (torchtune ``CEWithChunkedOutputLoss(num_output_chunks=8)``)."""
@@ -91,7 +92,7 @@ def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
     if st.logits_shift:
         wide = e.tape.node("logits.shift", [wide], wide.size, unit=wide.unit)
     lsm = e.tape.node("log_softmax", [wide], e.size(v, wide.unit, "tp", "logits"), unit=wide.unit)
-    e.tape.nodes[-1].saved = (lsm,) if lsm.grad else ()
+    e.tape.nodes[-1].saved = ((wide, lsm) if e.style.softmax_input else (lsm,)) if lsm.grad else ()
     return e.tape.node("nll_loss", [lsm], Lin(), saved=[lsm])
 
 
@@ -171,12 +172,22 @@ def _chunked_head(e: Emitter, op: Head, x: Tensor, wgrad: Lin, trains: bool) -> 
 
 
 def _fused_linear(e: Emitter, op: Head, x: Tensor, wgrad: Lin, trains: bool) -> Tensor:
-    """Liger's fused linear cross entropy: gradients are made in the forward pass, logits of one chunk only."""
-    grad_x = e.tape.extra("d_hidden", x.size.as_category("logits"))
-    rows = max(1.0, float(op.rows) / op.dim)
-    chunk = e.work(op.rows / rows, e.style.compute + 4.0, "1")
-    out = e.tape.node("fused_linear_cross_entropy", [x], Lin(), saved=[grad_x], work=chunk, wgrad=wgrad, trainable=trains)
-    return out
+    """Liger's fused linear cross entropy (linkedin/Liger-Kernel ops/fused_linear_cross_entropy.py).
+
+    The forward pass makes the gradients: of the input, and of the weight in the weight's format, to which every chunk's
+    product is added as an fp32 copy.  The backward pass hands them on.  A chunk has as many logits as the input has
+    elements, rounded up to a power of two of tokens (1.5 times on average is not counted).
+    """
+    chunk = e.work(op.dim, e.style.compute, "1")
+    made = [e.tape.extra("d_hidden", x.size.as_category("logits"))]
+    if trains:
+        stored = Lin.of("gradients", LOCAL["tp"], float(op.rows) * op.dim * e.style.compute)
+        chunk = chunk + stored.as_category("temporaries") * (1.0 + 4.0 / e.style.compute)
+        made.append(e.tape.extra("d_weight", stored))
+    return e.tape.node(
+        "fused_linear_cross_entropy", [x], Lin(), saved=made, work=chunk, wgrad=wgrad, trainable=trains, inplace=True
+    )
 
 
 RULES[Head] = head
+RULES[PixelLoss] = pixel_loss

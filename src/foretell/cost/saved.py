@@ -399,7 +399,7 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: 
     unit = st.compute
     product = square(st.softmax).as_category("temporaries") if st.scores == "composite" else Lin()
     p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), bwork=product, unit=st.softmax)
-    e.tape.nodes[-1].saved = (p,) if p.grad else ()
+    e.tape.nodes[-1].saved = ((s, p) if st.softmax_input and st.scores == "composite" else (p,)) if p.grad else ()
     if st.softmax != unit:
         held = [masked] if st.frames and q.unit == unit else []  # cast to q's format before the name is rebound
         p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit, extends=held)

@@ -197,7 +197,9 @@ def allocator_hole(folder: StageFolder) -> Lin:
         return out
     compiled = style.loss == "compiled"
     per = {"eager": 2.0, "hf": 2.0, "loss-parallel": 2.0, "chunked": 0.25 if style.chunked_head else 0.0}.get(style.loss, 0.0)
-    if not folder.run.expandable:
+    if style.logits_held == "compute":  # nothing is freed that the fp32 tensors could not use
+        per = 0.0
+    if not folder.run.expandable and folder.recipe.adapter is None:  # an adapter's states are too small to split them
         per += 4.0 if compiled else 6.0
     out.add(Lin.of("allocator_slack", "T/tp", vocab * per))
     return out

@@ -47,6 +47,8 @@ class Node:
     passes: bool
     """Its backward hands the incoming gradient on without a copy (addition, views)."""
     grad_size: Lin | None = None
+    inplace: bool = False
+    """Its backward writes gradients over the tensors it kept."""
     extends: tuple[Tensor, ...] = ()
     """Tensors that the caller's frame keeps alive up to here in the forward pass."""
 
@@ -115,6 +117,7 @@ class Tape:
         grad_size: Lin | None = None,
         unit: float | None = None,
         extends: Sequence[Tensor] = (),
+        inplace: bool = False,
     ) -> Tensor:
         """Record a node with one output of ``size`` bytes (``view``: shares the first input's storage)."""
         grad = trainable or any(t.grad for t in ins)
@@ -124,7 +127,7 @@ class Tape:
         )  # fmt: skip
         self.nodes.append(
             Node(name, tuple(ins), (out,), tuple(saved) if grad else (), work or Lin(), bwork or Lin(), wgrad or Lin(),
-                 passes or view, grad_size, tuple(extends))
+                 passes or view, grad_size, inplace, tuple(extends))
         )  # fmt: skip
         return out
 
@@ -278,6 +281,9 @@ class Tape:
             wanted = list(dict.fromkeys(t for t in node.ins if t.grad))
             if len(wanted) == 2:  # autograd's generated functions make the gradient of the second operand first
                 wanted.reverse()
+            if node.inplace:
+                for t in node.saved:
+                    drop(t)
             transient = Lin(node.bwork)
             if node.bwork:
                 log.append(("alloc", node, node.bwork))
@@ -322,7 +328,7 @@ class Tape:
             if counts[g] == 0:
                 live.add(size, -1.0)
                 log.append(("free", g, None))
-            for t in node.saved:
+            for t in () if node.inplace else node.saved:
                 drop(t)
         if self.x is not None and self.x in grads:
             result.grad_in = grads[self.x][1]

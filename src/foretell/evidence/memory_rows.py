@@ -35,7 +35,12 @@ _FRAMEWORKS = {
     "hf-trainer": "hf-trainer", "deepspeed": "deepspeed", "fsdp1": "fsdp1", "fsdp2": "fsdp2", "torchao": "torchao",
     "nanotron": "nanotron", "megatron-deepspeed": "megatron-deepspeed",
 }  # fmt: skip
-_NAME_ONLY = {"detectron2", "mmseg", "diffusers"}
+_SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("bf16_master_weight", {"reduce_bucket": 50_000_000}),  # deepspeedai/DeepSpeedExamples .../configs/baseline.json
+    ("LOMO", {"live_parameters": 100_000_000, "sub_group": 100_000_000}),  # OpenLMLab/LOMO config/ds_config.json
+)
+"""Settings in a source's published configuration that a row has no field for, by a part of the source's name."""
+_NAME_ONLY = {"detectron2", "diffusers"}
 
 
 def framework_of(row: Mapping[str, Any]) -> str:
@@ -50,6 +55,8 @@ def framework_of(row: Mapping[str, Any]) -> str:
             return "peft"
         if "torchrun_main.py" in text:  # GaLore's pre-training script: keeps the loss alone, as the Trainer does
             return "hf-trainer"
+        if "mmsegmentation" in text:
+            return "mmseg"
         if "thunder" in text:
             return "thunder"
         raise Skip(f"not-modelled: framework {software.get('name') or software.get('version') or 'other'!r}")
@@ -63,6 +70,8 @@ def read_row(row: Mapping[str, Any]) -> MemoryRow:
     config = row["model"]["config"]
     if config.get("model_type") in _NAME_ONLY:
         raise Skip(f"underspecified: config names a {config['model_type']} model but not its shapes")
+    if config.get("model_type") == "mmseg":  # such configurations name no size
+        config = {**config, "image_size": row["training"]["image_size"]}
     try:
         arch = read_config(config, where=row["id"])
         run = resolve(*_run(row))
@@ -135,6 +144,10 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
     if not mtp and "--mtp-num-layers=" in row.get("notes", ""):
         mtp = 1
     recipe = recipe.with_(mtp_layers=mtp)
+    named = " ".join(str(v) for v in (*row.get("source", {}).values(), software.get("version", "")))
+    for part, settings in _SETTINGS:
+        if prof.name == "deepspeed" and part in named:
+            recipe = recipe.with_(**settings)
     par = Parallelism(
         dp=p["dp"], tp=p.get("tp", 1), pp=p.get("pp", 1), cp=p.get("cp", 1), ep=p.get("ep", 1), etp=p.get("etp"),
         vpp=p.get("vpp") or 1, sp=p.get("sp", False if prof.megatron else None), zero=p.get("zero", prof.default_zero), sharding=p.get("sharding"),

@@ -14,7 +14,7 @@ from foretell.recipe.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``style``/``profile`` fields that hold for software dated in [since, until)."""
+    """``style``/``profile`` fields that hold for software dated in [since, until); profile ``*``: whichever it is."""
 
     profile: str
     source: str
@@ -25,6 +25,14 @@ class Change:
 
 
 HISTORY = (
+    Change(
+        "*", "pytorch/pytorch 65242 (released in 1.11): softmax and log_softmax no longer save their input (issue 49600)",
+        until="2022-03-10", style=(("softmax_input", True),),
+    ),
+    Change(
+        "mmseg", "PyTorch 2.0: zero_grad() sets gradients to None by default; before, they stayed allocated",
+        until="2023-03-15", fields=(("gradients", "buffer"),),
+    ),
     Change(
         "litgpt", "bitsandbytes 9e753741 (0.43.2) drops the saved input; litgpt pinned 0.42.0 until d2ed13c3",
         until="2024-12-28", style=(("quantized_keeps_input", True),),
@@ -88,6 +96,6 @@ def at_date(profile: Profile, date: str) -> Profile:
         return profile
     day = date + {4: "-07-01", 7: "-15"}.get(len(date), "")  # a year or a month stands for its middle
     for change in HISTORY:
-        if change.profile == profile.name and change.since <= day < change.until:
+        if change.profile in (profile.name, "*") and change.since <= day < change.until:
             profile = replace(profile, style=replace(profile.style, **dict(change.style)), **dict(change.fields))
     return profile

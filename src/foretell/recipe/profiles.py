@@ -54,7 +54,8 @@ _FUSED = Style(norm="fused", gate="fused", rope="fused", attention="flash", loss
 _ALL = (
     Profile(
         name="generic", title="reference accounting: 2 + 2 + 12 bytes a parameter, fused operators",
-        style=_FUSED, formats=_MIXED, sources=("arXiv 1910.02054 section 3", "arXiv 2205.05198"),
+        style=replace(_FUSED, main_grad_fusion=True), formats=_MIXED, gradients="buffer",
+        sources=("arXiv 1910.02054 section 3", "arXiv 2205.05198"),
         pipeline=True, tensor=True, context=True, expert=True, sequence_parallel=False, ddp_bucket=False,
         optimizer_impl="fused",
     ),
@@ -105,7 +106,7 @@ _ALL = (
     ),
     Profile(
         name="deepspeed", title="DeepSpeed ZeRO",
-        style=Style(norm="eager", gate="eager", rope="eager", act="eager", attention="flash", loss="hf", logits_held="compute"),
+        style=_HF_LOOP,
         formats=_DEEPSPEED, sources=("deepspeedai/DeepSpeed deepspeed/runtime/zero",), sharding="deepspeed", default_zero=1, optimizer_impl="fused",
     ),
     Profile(
@@ -173,6 +174,13 @@ _ALL = (
         name="torchao", title="torchao benchmark scripts: autocast over fp32 parameters",
         style=Style(autocast=True, residual=4.0, norm="fused", gate="eager", attention="flash", loss="eager"),
         formats=_AUTOCAST, sources=("pytorch/ao benchmarks/benchmark_low_bit_adam.py",), zero=(0,), optimizer_impl="fused",
+    ),
+    Profile(
+        # MMDistributedDataParallel; mmcv/runner/hooks/optimizer.py Fp16OptimizerHook: a half model, fp32 copies for the update
+        name="mmseg", title="MMSegmentation on MMCV, DDP, fp32",
+        style=Style(norm="fused", gate="eager", act="eager", attention="eager", scores="composite", loss="eager"),
+        formats={"fp32": FP32, "fp16": Formats("fp16", "fp16", "fp32", "fp32", "fp16", "fp16")}, zero=(0,),
+        sources=("open-mmlab/mmsegmentation v0.5 docs/model_zoo.md",), aliases=("mmsegmentation", "openmmlab"),
     ),
     Profile(
         name="nanotron", title="nanotron",

@@ -19,6 +19,9 @@ _ATTENTION = {
 }  # fmt: skip
 _LOW = ("fp8", "mxfp8", "nvfp4")
 """Formats of matmul operands only: everything stored stays in the precision's own compute format."""
+LIGER: dict[str, object] = {"norm": "fused", "gate": "fused", "rope": "inplace", "inplace": True}
+"""Liger's fused loss comes with its other kernels (linkedin/Liger-Kernel ``transformers/monkey_patch.py``, defaults of
+``apply_liger_kernel_to_llama``): RMSNorm keeps x and one statistic, SwiGLU gate and up, RoPE turns projections in place."""
 _LOSS = {
     "eager": None, "hf": "hf", "chunked": "chunked", "compiled": "compiled", "fused": "fused-linear",
     "fused-linear": "fused-linear", "liger": "fused-linear", "te-fused": "te-fused", "vocab-parallel": "vocab-parallel",
@@ -132,6 +135,8 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         if recipe.loss not in _LOSS:
             raise InputError("is not a known implementation", field="loss", value=recipe.loss, allowed=sorted(_LOSS))
         changes["loss"] = _LOSS[recipe.loss] or style.loss
+        if changes["loss"] == "fused-linear" and style.rope == "composite":  # a transformers model patched by Liger
+            changes |= LIGER
     if recipe.compile and profile.compiles != "kernels":
         # AOTAutograd's min-cut keeps matmul operands: norm outputs, silu*up; norms, rope and silu run again
         changes |= {"norm": "fused", "gate": "fused", "rope": "fused", "act": "fused", "sac_last": False}

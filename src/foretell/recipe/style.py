@@ -39,6 +39,8 @@ class Style:
     lean/compiled: gate and up (the product is computed again)."""
     rope: RopeStyle = "eager"
     """composite: the two products of transformers' ``apply_rotary_pos_emb``, with tables in the stream's format."""
+    inplace: bool = False
+    """Gradients overwrite what a gate kept and what a norm received (Liger)."""
     act: Literal["eager", "fused"] = "fused"
     """eager: activations written out in Python (``gelu_new``, ``quick_gelu``) keep each intermediate result."""
     attention: AttentionStyle = "flash"
@@ -63,6 +65,8 @@ class Style:
     """... of an fp32 copy of bf16 scores; fp16 ones are converted inside the kernel (aten ``softmax`` of a given dtype)."""
     norm_pow: bool = False
     """An eager norm's variance is ``x.pow(2).mean()``: its backward makes two more fp32 tensors of x's size."""
+    softmax_input: bool = False
+    """PyTorch's softmax and log-softmax keep their input beside their result."""
     frames: bool = False
     """Local variables of the model's Python code keep their tensors: an attention's input, q, k and v until its
     output projection ran, an MLP's input until its last matmul, eager scores until the layer ends."""

@@ -82,7 +82,11 @@ class TrainingRecipe:
     fp8_recipe: str | None = None
     communication_buffer_fraction: float | None = None
     reduce_bucket: int | None = None
-    """DeepSpeed ``reduce_bucket_size`` in elements (None: hidden size squared, what transformers' ``auto`` gives)."""
+    """DeepSpeed ``reduce_bucket_size`` in elements (None: 5e8; transformers' ``auto`` is the hidden size squared)."""
+    live_parameters: int | None = None
+    """DeepSpeed ``stage3_max_live_parameters`` in elements (None: 1e9)."""
+    sub_group: int | None = None
+    """DeepSpeed ``sub_group_size`` in elements (None: 1e9)."""
     expandable_segments: bool | None = None
     """``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` (None: the framework's launcher decides)."""
     grad_accum_fusion: bool | None = None

@@ -46,6 +46,7 @@ _FAMILIES: dict[str, str] = {
     "gemma_vl": "gemma3 gemma3n gemma4",
     "mllama_vl": "mllama mllama_text_model",
     "resnet": "resnet",
+    "mmseg": "mmseg",
     "convnext": "convnext",
     "swin": "swin",
     "segformer": "segformer",
