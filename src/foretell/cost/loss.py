@@ -189,5 +189,15 @@ def _fused_linear(e: Emitter, op: Head, x: Tensor, wgrad: Lin, trains: bool) -> 
     )
 
 
+def pixel_loss(e: Emitter, op: PixelLoss, x: Tensor) -> Tensor:
+    """Resized scores (bilinear: nothing kept) and their fp32 log-probabilities."""
+    e.rows, e.per = "B", float(op.positions)
+    scores = e.tape.node(f"{op.name}.resize", [x], e.size(op.classes, x.unit, "1", "logits"), unit=x.unit)
+    wide = cast(e, scores, 4.0, "1", op.classes, f"{op.name}.float")
+    lsm = e.tape.node(f"{op.name}.log_softmax", [wide], e.size(op.classes, 4.0, "1", "logits"), unit=4.0)
+    e.tape.nodes[-1].saved = ((wide, lsm) if e.style.softmax_input else (lsm,)) if lsm.grad else ()
+    return e.tape.node(op.name, [lsm], Lin(), saved=[lsm])
+
+
 RULES[Head] = head
 RULES[PixelLoss] = pixel_loss
