@@ -1,10 +1,11 @@
-"""Segmentation networks that MMSegmentation names: FCN on a dilated ResNet, and U-Net.
+"""Segmentation networks that MMSegmentation names: FCN on a dilated ResNet, U-Net, and UPerNet on a ViT.
 
 ``{"model_type": "mmseg", "name": "FCN R-101-D8", "image_size": [512, 1024], "num_labels": 19}``.  A name holds the
 depth (``b``: torchvision's stem of one 7 x 7 convolution instead of three 3 x 3) and the output stride; each network
 has a decoding and an auxiliary head, whose logits are resized to the image before the loss.
-Source: open-mmlab/mmsegmentation v0.5 ``configs/_base_/models`` (``fcn_r50-d8.py``, ``fcn_unet_s5-d16.py``),
-``mmseg/models`` (``backbones/resnet.py``, ``backbones/unet.py``, ``decode_heads/fcn_head.py``).
+Source: open-mmlab/mmsegmentation ``configs/_base_/models`` (``fcn_r50-d8.py``, ``fcn_unet_s5-d16.py``,
+``upernet_vit-b16_ln_mln.py``), ``mmseg/models`` (``backbones/resnet.py``, ``unet.py``, ``vit.py``,
+``decode_heads/fcn_head.py``, ``uper_head.py``, ``psp_head.py``, ``necks/multilevel_neck.py``).
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import re
 from dataclasses import replace
 
 from foretell.arch.architecture import Architecture, Stack
-from foretell.arch.operators import Add, Conv, Dropout, Operator, PixelLoss, Pool
+from foretell.arch.operators import Add, Conv, Dropout, Operator, Parameters, PixelLoss, Pool
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._encoder import single
 from foretell.arch.readers._registry import reader
-from foretell.arch.readers._vision import pair, tower
+from foretell.arch.readers._vision import pair, tower, vit_layer
 from foretell.arch.readers.resnet import conv_norm, halve
 
 _DEPTHS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
@@ -140,11 +141,77 @@ def _unet(cfg: Config, stages: int, image: Size, classes: int) -> Architecture:
     )  # fmt: skip
 
 
+def _pyramid(hidden: int, levels: list[tuple[str, int]], width: int, classes: int, image: Size) -> list[Operator]:
+    """UPerHead: pooled maps of the last level (1, 2, 3 and 6 a side), lateral and output convolutions, all joined."""
+    ops: list[Operator] = []
+    last, rows = levels[-1]
+    for side in (1, 2, 3, 6):
+        ops.append(Pool(name=f"pool{side}", ins=(last,), features=hidden, positions=side * side))
+        ops += conv_norm(f"ppm{side}", hidden, width, 1, side * side)
+        ops.append(Pool(name=f"ppm{side}_up", features=width, positions=rows))
+    wide = hidden + 4 * width
+    ops.append(Pool(name="ppm_cat", ins=(last, *(f"ppm{s}_up" for s in (1, 2, 3, 6))), features=wide, positions=rows))
+    ops += conv_norm("bottleneck", wide, width, 3, rows)
+    big = levels[0][1]
+    for i, (source, places) in enumerate(levels[:-1]):
+        ops += conv_norm(f"lateral{i}", hidden, width, 1, places, ins=source)
+    for i, (_, places) in enumerate(levels[:-1]):
+        ops.append(Pool(name=f"sum{i}", ins=(f"lateral{i}_act",), features=width, positions=places))
+        ops += conv_norm(f"fpn{i}", width, width, 3, places)
+        ops.append(Pool(name=f"up{i}", features=width, positions=big))
+    joined = (*(f"up{i}" for i in range(len(levels) - 1)), "bottleneck_act")
+    ops.append(Pool(name="fpn_cat", ins=joined, features=len(levels) * width, positions=big))
+    ops += conv_norm("fpn_bottleneck", len(levels) * width, width, 3, big)
+    return [
+        *ops,
+        Dropout(name="drop", features=width, p=_DROP),
+        Conv(name="conv_seg", c_in=width, c_out=classes, kernel=(1, 1), positions=big),
+        PixelLoss(name="loss", classes=classes, positions=_pixels(image)),
+    ]
+
+
+def _upernet(cfg: Config, hidden: int, heads: int, neck: bool, image: Size, classes: int) -> Architecture:
+    """A ViT of 12 layers and patches of 16; the outputs of four layers, resized by the neck where there is one."""
+    grid = image[0] // 16 * (image[1] // 16)
+    rows, depth = grid + 1, 12
+    embed: list[Operator] = [
+        Conv(name="patch_embed", c_in=3, c_out=hidden, kernel=(16, 16), positions=grid, source=_pixels(image)),
+        Parameters(name="class_token", shapes=((hidden,),)),
+        Pool(name="tokens", ins=("patch_embed",), features=hidden, positions=rows),
+        Parameters(name="pos_embed", shapes=((rows, hidden),), role="embedding"),
+        Add(name="pos_add", ins=("tokens", "pos_embed"), features=hidden),
+    ]
+    layer = vit_layer(hidden=hidden, heads=heads, ffn=4 * hidden)
+    head: list[Operator] = []
+    levels: list[tuple[str, int]] = []
+    for i in range(4):
+        name, places = f"level{i}", grid
+        head.append(Pool(name=name, ins=("x" if i == 3 else "skip",), features=hidden, positions=grid))
+        if neck:
+            places = grid * 16 // 4**i
+            head += [
+                Conv(name=f"{name}_lateral", c_in=hidden, c_out=hidden, kernel=(1, 1), positions=grid),
+                Pool(name=f"{name}_resize", features=hidden, positions=places),
+                Conv(name=f"{name}_conv", c_in=hidden, c_out=hidden, kernel=(3, 3), positions=places),
+            ]
+        levels.append((head[-1].name, places))
+    head += [
+        *_pyramid(hidden, levels, 512, classes, image),
+        *_fcn_head("aux_", levels[-1][0], hidden, 256, 1, False, levels[-1][1], classes, image),
+        Add(name="loss_sum", ins=("loss", "aux_loss"), features=0),
+    ]
+    return single(
+        cfg, family="vision", embed=embed, stacks=[tower("layers", layer, depth, width=hidden, positions=rows)], head=head,
+        hidden=hidden, embed_stream="sample", embed_positions=rows, head_positions=rows, heads=heads, head_dim=hidden // heads,
+    )  # fmt: skip
+
+
 @reader("mmseg")
 def mmseg(cfg: Config) -> Architecture:
     """The network that ``name`` says."""
     name = cfg.str("name", "")
-    classes = cfg.int("num_labels", default=2 if name.startswith("U-Net") else 19, low=1)
+    usual = {"U-Net": 2, "UPerNet": 150}.get(name.split()[0] if name else "", 19)  # DRIVE, ADE20K, Cityscapes
+    classes = cfg.int("num_labels", default=usual, low=1)
     image = pair(cfg, "image_size", [512, 1024])
     found = re.search(r"FCN.* R-(18|50|101)(b?)-D(8|16)\b", name)
     if found:
@@ -152,4 +219,8 @@ def mmseg(cfg: Config) -> Architecture:
     found = re.search(r"U-Net S([2-6])-D\d+ \+ FCN", name)
     if found:
         return _unet(cfg, int(found[1]), image, classes)
-    raise cfg.error("name", name, "FCN R-<18, 50 or 101>-D<8 or 16>, or U-Net S<stages>-D<stride> + FCN", "other networks are not read")
+    found = re.search(r"UPerNet (?:DeiT|ViT)-([SB])( \+ MLN)?", name)
+    if found:
+        hidden, heads = (384, 6) if found[1] == "S" else (768, 12)
+        return _upernet(cfg, hidden, heads, bool(found[2]), image, classes)
+    raise cfg.error("name", name, "FCN R-<18, 50 or 101>-D<8 or 16>, UPerNet <ViT or DeiT>-<S or B>, or U-Net S<stages>-D<stride> + FCN", "other networks are not read")
