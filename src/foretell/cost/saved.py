@@ -355,8 +355,12 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: 
             for t, n, d in ((q, op.heads, op.head_dim), (k, op.kv_heads, op.head_dim), (v, op.kv_heads, op.v_dim))
         )
     if op.kv_heads != op.heads and (st.gqa_expand or form in ("eager", "efficient")):
-        k = e.tape.node(f"{op.name}.repeat_k", [k], e.size(op.heads * op.head_dim, unit, "tp"), unit=unit)
-        v = e.tape.node(f"{op.name}.repeat_v", [v], e.size(op.heads * op.v_dim, unit, "tp"), unit=unit)
+        k = e.tape.node(f"{op.name}.repeat_k", [k], e.size(op.heads * op.head_dim, k.unit, "tp"), unit=k.unit)
+        v = e.tape.node(f"{op.name}.repeat_v", [v], e.size(op.heads * op.v_dim, v.unit, "tp"), unit=v.unit)
+    narrow = q.unit == unit
+    if st.autocast and form == "eager":
+        q = cast(e, q, unit, "tp", op.heads * op.head_dim, f"{op.name}.cast_q")
+        k = cast(e, k, unit, "tp", op.heads * op.head_dim, f"{op.name}.cast_k")
     if form != "eager":
         lse = e.tape.extra(f"{op.name}.lse", e.size(op.heads, 4.0, "tp"))
         accumulator = e.work(op.heads * op.head_dim, 4.0, "tp") + e.work(op.heads, 4.0, "tp")
@@ -401,7 +405,7 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: 
     p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), bwork=product, unit=st.softmax)
     e.tape.nodes[-1].saved = ((s, p) if st.softmax_input and st.scores == "composite" else (p,)) if p.grad else ()
     if st.softmax != unit:
-        held = [masked] if st.frames and q.unit == unit else []  # cast to q's format before the name is rebound
+        held = [masked] if st.frames and narrow else []  # cast to q's format before the name is rebound
         p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit, extends=held)
     if op.dropout if st.attention_dropout is None else st.attention_dropout:
         m = e.tape.extra(f"{op.name}.mask", square(1.0))
