@@ -70,6 +70,8 @@ def test_peaks_of_pytorchs_own_trackers(config: dict, recipe: dict, zero: int, g
         ({"adapter": LORA, "param_dtype": "bf16"}, 982.70),
         ({"adapter": LORA, "param_dtype": "bf16", "recompute": FULL}, 463.84),
         ({"precision": "bf16-true"}, 1370.92),
+        ({"grad_accum": 2}, 2287.54),
+        ({"grad_accum": 2, "recompute": FULL}, 1427.89),
     ],
 )
 def test_trainer_step_matches_the_trace_of_the_real_code(recipe: dict, megabytes: float) -> None:
