@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from foretell.arch.architecture import Architecture, Stack
 from foretell.arch.builders import norm, residual
-from foretell.arch.operators import Act, Attention, Conv, Dropout, Linear, Norm, Operator, Pool
+from foretell.arch.operators import Act, Attention, Conv, Dropout, Linear, Norm, Operator, PixelLoss, Pool
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._encoder import classifier, labels, single, task
 from foretell.arch.readers._registry import reader
@@ -146,4 +146,9 @@ def _decoder(cfg: Config, sizes: list[int], maps: list[int]) -> list[Operator]:
     drop = cfg.float("classifier_dropout_prob", 0.1)
     if drop:
         ops.append(Dropout(name="fuse_drop", features=width, p=drop))
-    return [*ops, Conv(name="classifier", c_in=width, c_out=labels(cfg), kernel=(1, 1), positions=big)]
+    n = labels(cfg)
+    return [
+        *ops,
+        Conv(name="classifier", c_in=width, c_out=n, kernel=(1, 1), positions=big),
+        PixelLoss(name="loss", classes=n, positions=IMAGE * IMAGE),
+    ]
