@@ -22,15 +22,55 @@ def zero(stage: int, dp: int = 4) -> Parallelism:
     return Parallelism(dp=dp, zero=stage, sharding="deepspeed")
 
 
-def test_stage_3_keeps_16_bytes_a_parameter_and_two_buckets() -> None:
-    """2 weights, 2 gradients (the flat partition), 4 masters, 8 Adam; buckets of hidden squared elements."""
+def test_stage_3_keeps_16_bytes_a_parameter_and_a_bucket() -> None:
+    """2 weights, 2 gradients (the flat partition), 4 masters, 8 Adam; one bucket of half a billion elements."""
     found = memory(BASE, zero(3))[0]
-    assert found.states == pytest.approx(16 * PARAMETERS / 4 + 2 * 2 * H * H)
+    assert found.states == pytest.approx(16 * PARAMETERS / 4 + 2 * 500_000_000)
+
+
+def test_stage_3_reduces_a_second_copy_of_the_bucket() -> None:
+    """``reduce_scatter_coalesced`` interleaves the parts of the bucket's gradients in a new tensor."""
+    small = BASE.with_(reduce_bucket=H * H)
+    now, later = (memory(small.with_(reduce_bucket=H * H * n), zero(3))[0].phases["backward"].bytes for n in (1, 2))
+    assert later - now == pytest.approx(2 * 2 * H * H)
+
+
+def test_on_one_rank_parameters_are_not_gathered() -> None:
+    assert "gathered_weights" not in memory(BASE, zero(3, 1))[0].phases["backward"].terms
+
+
+def test_live_parameters_limit_what_is_whole() -> None:
+    """With room for one element, only the tensor in use is whole."""
+    terms = memory(BASE.with_(live_parameters=1), zero(3))[0].phases["backward"].terms
+    assert terms["gathered_weights"] == pytest.approx(2 * H * F)
+
+
+def test_lomo_has_no_zero_optimizer() -> None:
+    """No buckets, no flat gradients, no conversion of a sub-group; a gradient and a part of its parameter become fp32."""
+    found = memory(BASE.with_(optimizer="lomo", precision="fp16"), zero(3))[0]
+    assert found.states == pytest.approx(2 * PARAMETERS / 4)
+    assert "optimizer_workspace" not in found.phases["optimizer"].terms
+    assert found.phases["backward"].terms["optimizer_workspace"] == pytest.approx(4 * H * F * (1 + 1 / 4))
+
+
+def test_zero_offload_of_stage_2_stages_the_largest_gradient() -> None:
+    """``temp_grad_buffer_for_gpu_offload``; the model is whole on every rank."""
+    found = memory(BASE.with_(offload=frozenset({"optimizer"})), zero(2))[0]
+    assert found.states == pytest.approx(2 * PARAMETERS + 2 * max(V * H, H * F))
+
+
+def test_liger_writes_gradients_over_what_it_kept() -> None:
+    """Its fused loss brings RMSNorm, SwiGLU and RoPE kernels: a layer keeps 6 h + 2 kv + 3 f elements a token."""
+    liger = BASE.with_(loss="fused-linear", recompute=Recompute("none"))
+    run = resolve(liger, zero(2), profile("deepspeed"))
+    assert (run.style.norm, run.style.gate, run.style.rope, run.style.inplace) == ("fused", "fused", "inplace", True)
+    less = memory(BASE.with_(loss="eager"), zero(2))[0].phases["forward"].bytes - memory(liger, zero(2))[0].phases["forward"].bytes
+    assert less > 0
 
 
 def test_a_given_bucket_size_is_used() -> None:
-    more = memory(BASE.with_(reduce_bucket=10_000), zero(3))[0].states - memory(BASE, zero(3))[0].states
-    assert more == pytest.approx(4 * (10_000 - H * H))
+    states = memory(BASE.with_(reduce_bucket=10_000), zero(3))[0].states
+    assert states == pytest.approx(16 * PARAMETERS / 4 + 2 * 10_000)
 
 
 def test_the_step_converts_one_sub_group() -> None:

@@ -63,7 +63,7 @@ def zero_buffers(folder: StageFolder, step: Lin) -> Buffers:
       into fp32: 6 bytes an element with 2-byte gradients.  The fp32 ones go with the sub-group.
     * ZeRO-Offload of stages 1 and 2 stages gradients in a tensor of the largest parameter's size.
     """
-    from foretell.cost.sharding import Buffers, gathered
+    from foretell.cost.sharding import Buffers, fused_update, gathered
 
     plan, zero = folder.plan, folder.par.zero
     compute, grad = unit(plan.formats.compute), unit(plan.formats.grad)
@@ -96,12 +96,13 @@ def zero_buffers(folder: StageFolder, step: Lin) -> Buffers:
         grads = Lin()
         for key, count in plan.elements(block)[0].items():
             grads.add(Lin.of("communication_buffers", LOCAL[key], count * grad))
-        return working(block) + bucket + (Lin() if plan.optimizer.in_backward else grads)
+        return working(block) + (fused_update(folder, block) if plan.optimizer.in_backward else bucket + grads)
 
     group = Lin.of("optimizer_workspace", "1/1", largest_sub_group(folder) * flat)
     if offloaded or plan.optimizer.in_backward:
         group = Lin()
-    return Buffers(bucket, working, backward, working(folder.arch.head), step + group)
+    head = working(folder.arch.head) + fused_update(folder, folder.arch.head)
+    return Buffers(bucket, working, backward, head, step + group)
 
 
 def whole_model(arch: Architecture, run: Run) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretell.arch.architecture import Architecture
+from foretell.cost.deepspeed import whole_model
 from foretell.cost.overheads import Overheads, overheads
 from foretell.cost.training_memory import StageMemory
 from foretell.cost.workspace import library_workspace
@@ -43,6 +44,9 @@ def levels(arch: Architecture, run: Run, stage: StageMemory, hardware: HardwareN
         reserved = stage.pooled + workspace
     else:
         reserved = allocated + over.slack_fraction * max(0.0, stage.peak.bytes - stage.states) + over.slack_floor
+    whole = whole_model(arch, run)
+    if hardware is not None and over.cuda_like and allocated < whole <= hardware.available_bytes - over.outside:
+        allocated, reserved = whole, max(reserved, whole)  # where it does not fit, it is built divided (zero.Init)
     outside = over.outside
     return Levels(
         allocated, reserved, reserved + outside, stage.states + workspace, stage.peak.bytes, workspace,

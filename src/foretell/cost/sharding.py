@@ -82,6 +82,17 @@ def step_workspace(folder: StageFolder) -> Lin:
     return trained_bytes(folder, wide * opt.foreach_temp, "optimizer_workspace")
 
 
+def fused_update(folder: StageFolder, block: Block) -> Lin:
+    """An update fused into the backward pass converts a gradient, and this rank's part of its parameter, to fp32 while the
+    next gradient is made (OpenLMLab/LOMO src/lomo.py ``fuse_update``, ``fuse_update_zero3``)."""
+    opt = folder.plan.optimizer
+    if not opt.in_backward or opt.master:
+        return Lin()
+    largest = max((float(w.elements) for op in block.ops if folder.plan.trains(op) for w in op.weights()), default=0.0)
+    whole = Lin.of("optimizer_workspace", "1/1", largest * 4.0)
+    return whole + Lin.of("optimizer_workspace", "1/z" if folder.par.zero >= 3 else "1/1", largest * 4.0)
+
+
 def buffers(folder: StageFolder) -> Buffers:
     """The buffers of the run's sharding."""
     par = folder.par
@@ -116,7 +127,7 @@ def buffers(folder: StageFolder) -> Buffers:
     if folder.style.gather_buffers and folder.style.sequence_parallel:
         wide = 2.0 * folder.arch.hidden * unit(folder.plan.formats.compute)
         resident.add(Lin.of("communication_buffers", "T/1", wide))
-    return Buffers(resident, _nothing, _nothing, Lin(), step)
+    return Buffers(resident, _nothing, lambda block: fused_update(folder, block), fused_update(folder, folder.arch.head), step)
 
 
 _FUSED_COLUMNS = ({"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"})
