@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from foretell.arch.architecture import Block
 from foretell.arch.operators import Attention, Conv, Head, Linear, Norm, Operator, Pool
 from foretell.arch.readers import read_config

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from foretell.arch.readers import read_config
 from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.training_memory import fold_run, sizes_of
@@ -22,7 +23,7 @@ BATCH, TEXT = 2, 77
 
 def _diffusers() -> Any:
     try:
-        import diffusers  # noqa: PLC0415  # heavy, and absent from most machines
+        import diffusers  # heavy, and absent from most machines
     except Exception as error:  # noqa: BLE001  # its import checks raise errors of many kinds
         pytest.skip(f"diffusers cannot be imported: {error}")
     return diffusers
@@ -42,7 +43,8 @@ def _dit(d: Any) -> tuple[Any, dict[str, Any]]:
     net = d.DiTTransformer2DModel(
         num_attention_heads=4, attention_head_dim=32, in_channels=4, out_channels=8, num_layers=2, sample_size=32
     )
-    return net, {"hidden_states": torch.zeros(BATCH, 4, 32, 32), "timestep": torch.tensor([1, 2]), "class_labels": torch.tensor([1, 2])}
+    numbers = torch.tensor([1, 2])
+    return net, {"hidden_states": torch.zeros(BATCH, 4, 32, 32), "timestep": numbers, "class_labels": numbers}
 
 
 def _sd3(d: Any) -> tuple[Any, dict[str, Any]]:

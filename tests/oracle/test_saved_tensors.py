@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from foretell.arch.readers import read_config
 from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.training_memory import fold_run, sizes_of
@@ -166,7 +167,10 @@ def test_fp32(config: str, fields: dict[str, Any], model: str, kind: str, attent
     assert folded(cfg, kind, attention, "fp32") == pytest.approx(expected, rel=tolerance)
 
 
-AUTOCAST = ("LlamaForCausalLM", "Qwen3ForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification", "ResNetForImageClassification")  # fmt: skip
+AUTOCAST = (
+    "LlamaForCausalLM", "Qwen3ForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification",
+    "ResNetForImageClassification",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("model", AUTOCAST)

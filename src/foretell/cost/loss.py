@@ -105,7 +105,7 @@ def _chunked(e: Emitter, op: Head, logits: Tensor) -> Tensor:
 
 
 def _output_chunked(e: Emitter, op: Head, logits: Tensor) -> Tensor:
-    """torchtune's chunked loss: the output projection gives a list of chunks, the loss reads one after the other.
+    """The chunked loss of torchtune: the output projection gives a list of chunks, the loss reads one after the other.
 
     Autograd runs every chunk's loss backward before the first projection's, and each chunk's gradient replaces its
     logits (or, in eager code, its fp32 log-probabilities).  The projection's weight gradient is summed over the

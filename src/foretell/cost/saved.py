@@ -99,7 +99,8 @@ class Emitter:
         previous = self.env.get("x")
         local: list[Tensor] = []
         for i, op in enumerate(self.block.ops):
-            ins = [self.env.get(name) or self.outside(name) for name in op.ins if name != "x" or name in self.env] if op.ins else ([previous] if previous is not None else [])
+            ins = [previous] if previous is not None and not op.ins else []
+            ins += [self.env.get(name) or self.outside(name) for name in op.ins if name != "x" or name in self.env]
             self.rows, self.per = next((self.places.get(t, self.home) for t in ins if t.size or t.name == "memory"), self.home)
             if not ins and isinstance(op, Linear):  # the sample itself
                 ins = [Tensor("sample", self.size(op.d_in, self.style.residual, "sp"), False, unit=self.style.residual)]
@@ -508,14 +509,16 @@ def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
     source = list(xs)
     if not source:
         e.rows, e.per = "B", float(op.source or op.positions or 1)
-        source = [Tensor("sample", e.size(op.c_in, 4.0 if st.autocast else st.compute, "sp"), False, unit=4.0 if st.autocast else st.compute)]
+        unit = 4.0 if st.autocast else st.compute
+        source = [Tensor("sample", e.size(op.c_in, unit, "sp"), False, unit=unit)]
     if st.autocast:
         source = [cast(e, x, st.compute, shard, op.c_in / len(source), f"{op.name}.cast") for x in source]
     copies = cast_weights(e, op, trains)
     if op.positions:
         e.rows, e.per = "B", float(op.positions)
     return e.tape.node(
-        op.name, source, e.size(op.c_out, st.compute, shard), saved=[*source, *copies] if trains else copies, wgrad=e.weights.gradient(op),
+        op.name, source, e.size(op.c_out, st.compute, shard), saved=[*source, *copies] if trains else copies,
+        wgrad=e.weights.gradient(op),
         trainable=trains, unit=st.compute,
     )  # fmt: skip
 

@@ -29,10 +29,11 @@ def stack(name: str, layers: Sequence[Hashable], make: Any, *, width: int, strea
 
 def _capped(trunk: Stack) -> Stack:
     """The stack with a cap on its attention scores."""
-    blocks = (
-        replace(b, ops=tuple(replace(op, softcap=True) if isinstance(op, Attention) else op for op in b.ops)) for b in trunk.blocks
-    )
-    return replace(trunk, blocks=tuple(blocks))
+
+    def capped(block: Block) -> Block:
+        return replace(block, ops=tuple(replace(op, softcap=True) if isinstance(op, Attention) else op for op in block.ops))
+
+    return replace(trunk, blocks=tuple(capped(b) for b in trunk.blocks))
 
 
 def decoder(

@@ -72,7 +72,7 @@ def _fcn(cfg: Config, depth: int, plain: bool, stride: int, image: Size, classes
     if plain:
         stem = conv_norm("stem", 3, 64, 7, h * w)
     else:
-        stem = [*conv_norm("stem1", 3, 32, 3, h * w), *conv_norm("stem2", 32, 32, 3, h * w), *conv_norm("stem3", 32, 64, 3, h * w)]
+        stem = [op for i, (a, b) in enumerate(((3, 32), (32, 32), (32, 64))) for op in conv_norm(f"stem{i}", a, b, 3, h * w)]
     stem = [replace(op, source=_pixels(image)) if i == 0 and isinstance(op, Conv) else op for i, op in enumerate(stem)]
     h, w = halve(h), halve(w)
     stem.append(Pool(name="stem_pool", features=64, positions=h * w, kind="max"))
@@ -223,4 +223,5 @@ def mmseg(cfg: Config) -> Architecture:
     if found:
         hidden, heads = (384, 6) if found[1] == "S" else (768, 12)
         return _upernet(cfg, hidden, heads, bool(found[2]), image, classes)
-    raise cfg.error("name", name, "FCN R-<18, 50 or 101>-D<8 or 16>, UPerNet <ViT or DeiT>-<S or B>, or U-Net S<stages>-D<stride> + FCN", "other networks are not read")
+    allowed = "FCN R-<18, 50 or 101>-D<8 or 16>, UPerNet <ViT or DeiT>-<S or B>, or U-Net S<stages>-D<stride> + FCN"
+    raise cfg.error("name", name, allowed, "other networks are not read")
