@@ -42,7 +42,14 @@ MODULES: dict[str, tuple[Callable[[str], bool], bool]] = {
 
 
 def layer_pass(
-    tape: Tape, out: Tensor, mode: str, spec: Recompute, style: Style, *, accumulate: bool, traces: tuple[Trace, Trace] | None = None
+    tape: Tape,
+    out: Tensor,
+    mode: str,
+    spec: Recompute,
+    style: Style,
+    *,
+    accumulate: bool,
+    traces: tuple[Trace, Trace] | None = None,
 ) -> Pass:
     """Replay a layer under ``mode``: ``none``, ``full`` or ``selective`` (as ``spec`` says).
 
@@ -77,8 +84,9 @@ def _full(
     tape: Tape, out: Tensor, accumulate: bool, kept: Lin, spec: Recompute, style: Style, traces: tuple[Trace, Trace] | None
 ) -> Pass:
     """Only the input (and ``kept``) survives the forward pass; the layer runs again before its backward."""
-    first = tape.run(out, keep=False, trace=traces[0] if traces is not None else None)
-    again = tape.run(out, accumulate=accumulate, recompute=True, early_stop=style.early_stop, trace=traces[1] if traces is not None else None)
+    ahead, back = traces if traces is not None else (None, None)
+    first = tape.run(out, keep=False, trace=ahead)
+    again = tape.run(out, accumulate=accumulate, recompute=True, early_stop=style.early_stop, trace=back)
     x = tape.x.size if tape.x is not None else Lin()
     group = spec.layers or 1 if spec.mode == "full" and spec.scope == "uniform" else 1
     forward = tuple(Point(p.phase, p.operator, p.size + kept) for p in first.forward)
