@@ -29,9 +29,12 @@ HISTORY = (
         "*", "pytorch/pytorch 65242 (released in 1.11): softmax and log_softmax no longer save their input (issue 49600)",
         until="2022-03-10", style=(("softmax_input", True),),
     ),
-    Change(
-        "mmseg", "PyTorch 2.0: zero_grad() sets gradients to None by default; before, they stayed allocated",
-        until="2023-03-15", fields=(("gradients", "buffer"),),
+    *(
+        Change(
+            name, "PyTorch 2.0: zero_grad() sets gradients to None by default; before, they stayed allocated",
+            until="2023-03-15", fields=(("gradients", "buffer"),),
+        )
+        for name in ("mmseg", "hf-trainer")
     ),
     Change(
         "litgpt", "bitsandbytes 9e753741 (0.43.2) drops the saved input; litgpt pinned 0.42.0 until d2ed13c3",
