@@ -42,6 +42,13 @@ HISTORY = (
     ),
     *(
         Change(
+            name, "huggingface/transformers#43203: checkpointing without re-entry becomes the default; before, layers ran again in full",
+            until="2026-01-20", style=(("early_stop", False),),
+        )
+        for name in ("deepspeed", "hf-trainer", "peft")
+    ),
+    *(
+        Change(
             name, "transformers 4.31 (2023-07-18): before, LlamaForCausalLM left the logits in half precision",
             until="2023-07-18", style=(("logits_upcast", False),),
         )
