@@ -39,6 +39,8 @@ class Program:
         for size, slot in self.ops:
             if size > 0:
                 slots[slot] = malloc(size)
+            elif slots[slot] is None:  # a gradient that nobody made
+                continue
             elif size == 0:
                 free(slots[slot])
             else:
