@@ -16,6 +16,7 @@ from foretell.arch.operators import (
     Act, Add, Attention, Conv, Dropout, Embedding, Experts, Gate, Head, Linear, Mul, Norm, Operator, Parameters, Pool,
     PromptAttention, Rope, Router, Scan, Slice,
 )  # fmt: skip
+from foretell.cost.inner import applies, fuse
 from foretell.cost.linear import Lin
 from foretell.cost.tape import Tape, Tensor
 from foretell.cost.weights import scales_input
@@ -117,6 +118,8 @@ class Emitter:
         if self.frame:
             self.tape.nodes[-1].extends += tuple(self.frame)
         assert previous is not None
+        if self.style.scan == "fused" and applies(self.block.ops):
+            fuse(self.tape, self.env)
         return previous
 
 
@@ -525,7 +528,12 @@ def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
 
 def scan(e: Emitter, op: Scan, *xs: Tensor) -> Tensor:
     """Fused recurrence: keeps its inputs and the chunk states."""
-    states = e.tape.extra(f"{op.name}.states", e.size(op.stored, 4.0, "tp"))
+    stored = float(op.stored)
+    if e.style.scan == "eager" and op.kind == "mamba1":
+        # exp(A dt), dt B and the state of every token, in fp32; softplus, convolution and scan results
+        # (transformers models/mamba/modeling_mamba.py selective_scan_fn)
+        stored += 3.0 * op.state + 3.0 * op.d_inner
+    states = e.tape.extra(f"{op.name}.states", e.size(stored, 4.0, "tp"))
     trains = e.weights.trains(op)
     return e.tape.node(
         op.name, list(xs), e.size(op.d_inner, e.style.compute, "tp"), saved=[*xs, states],

@@ -98,6 +98,8 @@ class Style:
     sequence_parallel: bool = False
     main_grad_fusion: bool = False
     """Weight gradients are accumulated into an existing buffer inside the matmul: no transient copy."""
+    scan: Literal["fused", "eager"] = "fused"
+    """Mamba: the kernels of mamba_ssm, or transformers' fallback in Python, which keeps the state of every token."""
     experts: ExpertStyle = "grouped"
     slices: Literal["view", "copy"] = "view"
     """A slice of a projection given to attention keeps the whole projection (view) or is made contiguous."""
