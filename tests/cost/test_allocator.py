@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.cost.allocator import MIB, CachingAllocator
+from foretell.cost.allocator import MIB, CachingAllocator, DeviceFullError
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,23 @@ def test_a_shared_chunk_is_freed_by_its_last_holder() -> None:
     assert memory.allocated == 4 * MIB
     memory.free(chunk)
     assert memory.allocated == 0
+
+
+def test_a_full_device_gets_free_segments_back_before_it_fails() -> None:
+    memory = CachingAllocator(capacity=100 * MIB)
+    memory.free(memory.malloc(60 * MIB))
+    memory.malloc(80 * MIB)  # 60 + 80 do not fit together
+    assert (memory.reserved, memory.retries, memory.top) == (80 * MIB, 1, 80 * MIB)
+    with pytest.raises(DeviceFullError, match="31457280 bytes do not fit"):
+        memory.malloc(30 * MIB)
+
+
+def test_split_segments_cannot_be_given_back() -> None:
+    memory = CachingAllocator(capacity=100 * MIB)
+    memory.free(memory.malloc(60 * MIB))
+    memory.malloc(20 * MIB)
+    with pytest.raises(DeviceFullError):
+        memory.malloc(50 * MIB)
 
 
 @given(st.lists(st.integers(1, 40 * MIB), max_size=60), st.booleans(), st.randoms(use_true_random=False))

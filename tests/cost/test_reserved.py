@@ -74,6 +74,25 @@ def test_measured_lora_steps(config: dict, recipe: dict, load: float, allocated:
     assert replay.reserved / gib == pytest.approx(held, rel=0.02)
 
 
+def test_a_device_that_is_too_small_is_said_to_be() -> None:
+    # Qwen2.5-Coder-1.5B on a Tesla T4 of 14.5625 GiB with a context of 0.1376 GiB (fitcheck-llm 0.3.1, MIT): batch 4 measured
+    # 12.530 GiB of process memory, batch 5 ended out of memory
+    qwen = SMOL_135M | {
+        "model_type": "qwen2", "hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
+        "intermediate_size": 8960, "vocab_size": 151936,
+    }  # fmt: skip
+    base = {
+        "framework": "peft", "precision": "fp16", "recompute": FULL, "quantization": Quantization(), "seq_len": 1024,
+        "attention": "mem-efficient", "adapter": Adapter(rank=16, targets=LORA.targets), "dropout": 0.0,
+    }  # fmt: skip
+    arch, gib = read_config(qwen), 2.0**30
+    four = reserved(arch, run_of(micro_batch=4, **base), capacity=14.4249 * gib)
+    five = reserved(arch, run_of(micro_batch=5, **base), capacity=14.4249 * gib)
+    assert four.fits
+    assert four.reserved / gib + 0.1376 == pytest.approx(12.530, rel=0.01)
+    assert not five.fits
+
+
 def test_expandable_segments_reserve_less() -> None:
     arch = read_config(SMOL_135M)
     run = run_of(framework="peft", adapter=LORA, recompute=FULL, micro_batch=4, seq_len=2048, attention="eager")

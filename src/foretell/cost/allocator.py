@@ -6,7 +6,8 @@ The rules are those of pytorch ``c10/cuda/CUDACachingAllocator.cpp`` (native bac
 * larger ones come from segments of 20 MiB (below 10 MiB) or of their own size rounded up to 2 MiB;
 * the smallest free block that is large enough is taken, ties by address; what remains is split off when it is at least
   512 bytes (small pool) or more than 1 MiB (large pool; any remainder with expandable segments);
-* a freed block merges with free neighbours of its segment; segments are never given back;
+* a freed block merges with free neighbours of its segment; segments are given back only when the device is full: then
+  all that are free as a whole go, and the request is tried once more;
 * every stream has pools of its own;
 * expandable segments: one range per pool and stream that grows by 2 or 20 MiB and only as far as needed.
 
@@ -15,6 +16,7 @@ The driver places successive segments at falling addresses (seen on Tesla T4 arc
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 
 MIB = 1 << 20
@@ -24,6 +26,15 @@ SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 MIN_LARGE = 10 * MIB
 ROUND_LARGE = 2 * MIB
+
+
+class DeviceFullError(Exception):
+    """A request that does not fit: bytes asked for, allocated and reserved."""
+
+    def __init__(self, size: int, allocated: int, reserved: int) -> None:
+        """Keep the three numbers."""
+        super().__init__(f"{size} bytes do not fit: {allocated} allocated, {reserved} reserved")
+        self.size, self.allocated, self.reserved = size, allocated, reserved
 
 
 class Chunk:
@@ -58,8 +69,13 @@ class Pool:
 class CachingAllocator:
     """Allocations and frees in, reserved bytes out."""
 
-    def __init__(self, *, expandable: bool = False, descending: bool = True) -> None:
-        """Begin with nothing reserved."""
+    def __init__(self, *, expandable: bool = False, descending: bool = True, capacity: float = math.inf) -> None:
+        """Begin with nothing reserved on a device of ``capacity`` bytes."""
+        self.capacity = capacity
+        self.retries = 0
+        """Times that free segments were given back to make room."""
+        self.top = 0
+        """Highest reserved bytes so far."""
         self.expandable = expandable
         self.step = -1 if descending else 1
         self.pools: dict[tuple[int, bool], Pool] = {}
@@ -131,6 +147,20 @@ class CachingAllocator:
         chunks = chunk.pool.chunks
         chunks.pop(bisect_left(chunks, (chunk.size, chunk.address)))
 
+    def _claim(self, size: int) -> None:
+        """Take bytes from the device, after giving back what is free if they are not there."""
+        if self.reserved + size > self.capacity:
+            self.retries += 1
+            for pool in self.pools.values():
+                if not self.expandable:
+                    split = [entry for entry in pool.chunks if entry[2].before is not None or entry[2].after is not None]
+                    self.reserved -= sum(entry[0] for entry in pool.chunks) - sum(entry[0] for entry in split)
+                    pool.chunks[:] = split
+            if self.reserved + size > self.capacity:
+                raise DeviceFullError(size, self.allocated, self.reserved)
+        self.reserved += size
+        self.top = max(self.top, self.reserved)
+
     def _segment(self, pool: Pool, size: int) -> Chunk:
         """A new segment from the driver."""
         if pool.small:
@@ -139,7 +169,7 @@ class CachingAllocator:
             whole = LARGE_SEGMENT
         else:
             whole = (size + ROUND_LARGE - 1) // ROUND_LARGE * ROUND_LARGE
-        self.reserved += whole
+        self._claim(whole)
         address = self.next_address if self.step > 0 else self.next_address - whole
         self.next_address += self.step * whole
         return Chunk(pool, address, whole)
@@ -150,7 +180,7 @@ class CachingAllocator:
         have = tail.size if tail is not None and tail.free else 0
         unit = SMALL_SEGMENT if pool.small else LARGE_SEGMENT
         more = (size - have + unit - 1) // unit * unit
-        self.reserved += more
+        self._claim(more)
         if tail is not None and have:
             self._take(tail)
             tail.size += more

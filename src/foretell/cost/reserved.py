@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretell.arch.architecture import Architecture
-from foretell.cost.allocator import MIB, CachingAllocator, Chunk
+from foretell.cost.allocator import MIB, CachingAllocator, Chunk, DeviceFullError
 from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.events import GOUT, OUT, Kind, Program, Programs, X, release
 from foretell.cost.linear import Lin
@@ -38,19 +38,34 @@ class Replay:
     """Peak of allocated bytes in the last step, rounding included."""
     loaded: float
     """Allocated after loading."""
+    retries: int = 0
+    """Times that the allocator gave cached segments back because the device was full."""
+    fits: bool = True
+    """False: the run ends out of memory on a device of the given capacity; the other numbers are those at that moment."""
 
 
 def reserved(
-    arch: Architecture, run: Run, stage: int | None = None, *, workspace: float = 8.125 * MIB, descending: bool = True
+    arch: Architecture,
+    run: Run,
+    stage: int | None = None,
+    *,
+    workspace: float = 8.125 * MIB,
+    descending: bool = True,
+    capacity: float = math.inf,
 ) -> Replay:
     """Replay one pipeline rank (None: the one that reserves most).
 
     ``workspace``: bytes of one cuBLAS workspace, of which the forward and the autograd thread make one each.
+    ``capacity``: what the device has for the allocator, so that it gives cached segments back, or fails.
     ``descending``: the driver places segments at falling addresses; the other order shows how much ties matter.
     """
     ranks = folders(arch, run)
     chosen = ranks if stage is None else [ranks[stage]]
-    return max((_Rank(r, run, workspace, descending).replay() for r in chosen), key=lambda replay: replay.reserved)
+    replays = [
+        _Rank(r, run, workspace, CachingAllocator(expandable=run.expandable, descending=descending, capacity=capacity)).replay()
+        for r in chosen
+    ]
+    return max(replays, key=lambda replay: (not replay.fits, replay.reserved))
 
 
 @dataclass(slots=True)
@@ -68,10 +83,10 @@ class _Pass:
 class _Rank:
     """One pipeline rank at work."""
 
-    def __init__(self, folder: StageFolder, run: Run, workspace: float, descending: bool) -> None:
+    def __init__(self, folder: StageFolder, run: Run, workspace: float, memory: CachingAllocator) -> None:
         self.folder, self.run, self.workspace = folder, run, workspace
         self.basis = Basis(sizes_of(run))
-        self.memory = CachingAllocator(expandable=run.expandable, descending=descending)
+        self.memory = memory
         folder.segs = folder.segments()
         self.loader = Loader(folder, self.memory, self.number)
         self.work: Buffers = buffers(folder)
@@ -95,13 +110,18 @@ class _Rank:
     # -- replay ---------------------------------------------------------------------------------------------
 
     def replay(self) -> Replay:
+        """Load, then two steps."""
         memory = self.memory
-        self.loader.load(self.work.resident)
-        loaded = memory.allocated
-        for _ in range(STEPS):
-            memory.peak = memory.allocated
-            self.step()
-        return Replay(float(memory.reserved), float(memory.peak), float(loaded))
+        loaded, fits = 0.0, True
+        try:
+            self.loader.load(self.work.resident)
+            loaded = float(memory.allocated)
+            for _ in range(STEPS):
+                memory.peak = memory.allocated
+                self.step()
+        except DeviceFullError:
+            fits = False
+        return Replay(float(memory.top), float(memory.peak), loaded, memory.retries, fits)
 
     def step(self) -> None:
         folder, memory = self.folder, self.memory
