@@ -53,3 +53,12 @@ def test_bytes_per_parameter_by_zero_stage(zero: int, per: float) -> None:
     parameters = read_config(LLAMA).parameters
     found = state_bytes(LLAMA, TrainingRecipe(framework="generic"), Parallelism(dp=8, zero=zero))
     assert found == pytest.approx(per * parameters)
+
+
+def test_precision_aware_masters_keep_16_bits() -> None:
+    """Megatron's optimizer with bf16 moments stores what the bf16 parameter lacks of its fp32 master: 2 bytes, not 4."""
+    par = Parallelism(dp=1)
+    full = TrainingRecipe(framework="megatron-core", grad_dtype="bf16")
+    aware = full.with_(optim_dtype="bf16")
+    assert resolve(full, par, profile("megatron-core")).formats.master == "fp32"
+    assert resolve(aware, par, profile("megatron-core")).formats.master == "int16"

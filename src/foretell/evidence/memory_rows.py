@@ -35,6 +35,10 @@ _FRAMEWORKS = {
     "hf-trainer": "hf-trainer", "deepspeed": "deepspeed", "fsdp1": "fsdp1", "fsdp2": "fsdp2", "torchao": "torchao",
     "nanotron": "nanotron", "megatron-deepspeed": "megatron-deepspeed",
 }  # fmt: skip
+_RECIPES: tuple[tuple[str, dict[str, str]], ...] = (
+    ("Moonlight-16B", {"grad": "bf16", "master": "fp32", "optim": "bf16"}),  # moonlight/h100/moonlight_16b.py
+)
+"""Formats of a model's only pretraining recipe in Megatron-Bridge (src/megatron/bridge/recipes), by the model's name."""
 _SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("bf16_master_weight", {"reduce_bucket": 50_000_000}),  # deepspeedai/DeepSpeedExamples .../configs/baseline.json
     ("LOMO", {"live_parameters": 100_000_000, "sub_group": 100_000_000}),  # OpenLMLab/LOMO config/ds_config.json
@@ -94,6 +98,8 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
         raise Skip("underspecified: no sequence length")
     if prof.name == "megatron-bridge" and "grad" not in kinds and "optim" not in kinds:
         # recipes differ: grad_reduce_in_fp32 and precision-aware optimizers (perf_recipes/*/common.py)
+        kinds = kinds | next((formats for name, formats in _RECIPES if name in row["model"]["name"]), {})
+    if prof.name == "megatron-bridge" and "grad" not in kinds and "optim" not in kinds:
         raise Skip("underspecified: gradient and optimizer formats follow a recipe that the row does not state")
     compute = kinds.get("compute", "bf16")
     precision = "bf16"

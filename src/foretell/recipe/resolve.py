@@ -66,6 +66,10 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
     check(recipe, par, profile)
     profile = at_date(profile, recipe.date)
     formats = _formats(recipe, profile)
+    if profile.megatron and (formats.param, formats.master) == ("bf16", "fp32") and formats.optim != "fp32":
+        # precision-aware optimizer: masters keep the 16 bits that the bf16 parameter lacks (Megatron-LM
+        # core/optimizer/optimizer_config.py ``store_param_remainders``; Transformer Engine optimizers/fused_adam.py)
+        formats = replace(formats, master="int16")
     sp = par.sp if par.sp is not None else profile.sequence_parallel
     sharding = par.sharding or profile.sharding
     if par.zero == 2 and sharding in ("fsdp1", "fsdp2", "simplefsdp"):  # SHARD_GRAD_OP: shards between steps, whole in them
