@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from foretell.cost.pipeline import in_flight, split, stages
 from foretell.errors import CombinationError, InputError
-from foretell.recipe.parallelism import parse_layout
+from foretell.recipe.parallelism import Parallelism, parse_layout
+from foretell.recipe.profiles import profile
+from foretell.recipe.resolve import resolve
+from foretell.recipe.training import TrainingRecipe
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,3 +82,12 @@ def test_every_layer_stands_on_one_rank(layers: int, pp: int, vpp: int, micro_ba
     assert made[0].first
     assert made[-1].last
     assert all(sum(s.in_flight) <= micro_batches * vpp for s in made)
+
+
+def test_torchtitan_pipelines_keep_gathered_weights() -> None:
+    """apply_fsdp reshards nothing after the forward pass of a pipeline; tensor-wise float8 gathers one byte an element."""
+    recipe = TrainingRecipe(framework="torchtitan", fp8_recipe="tensorwise", compute_dtype="fp8")
+    run = resolve(recipe, Parallelism(dp=8, pp=2, zero=3), profile("torchtitan"))
+    assert run.par.reshard == "never"
+    assert run.style.fp8_gather
+    assert resolve(recipe, Parallelism(dp=8, zero=3), profile("torchtitan")).par.reshard == "default"

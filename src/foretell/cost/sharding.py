@@ -44,6 +44,9 @@ def gathered(folder: StageFolder, block: Block, wide: float, category: str = "ga
     for op in block.ops:
         for w in op.weights():
             quantized = quant is not None and w.role == "matrix"
+            if folder.style.fp8_gather and isinstance(op, Linear) and w.role == "matrix":
+                out.add(Lin.of(category, LOCAL[w.shard], w.elements * 1.0))
+                continue
             per = folder.plan.param_unit(op, w) - folder.plan.scale_unit(op, w) if quantized else wide
             out.add(Lin.of(category, LOCAL[w.shard], w.elements * per))
     return out

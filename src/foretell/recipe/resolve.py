@@ -74,6 +74,9 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
     sharding = par.sharding or profile.sharding
     if par.zero == 2 and sharding in ("fsdp1", "fsdp2", "simplefsdp"):  # SHARD_GRAD_OP: shards between steps, whole in them
         par = replace(par, zero=3, reshard="never")
+    if par.pp > 1 and profile.name == "torchtitan" and par.reshard == "default":
+        # pytorch/torchtitan apply_fsdp: gathering again for every micro-batch could not overlap
+        par = replace(par, reshard="never")
     par = replace(
         par,
         sp=bool(sp),
@@ -158,6 +161,8 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
     changes["ring"] = par.cp > 1 and style.attention == "te"
     if par.sharding == "simplefsdp" and (not recipe.date or recipe.date >= "2026-04"):
         changes["sac_every"] = 1  # torchtitan graph_trainer: the default memory policy keeps every matmul
+    if profile.name == "torchtitan" and recipe.fp8_recipe == "tensorwise":  # train_configs/llama3_405b.toml, docs/float8.md
+        changes["fp8_gather"] = True
     if "nvfp4" in (recipe.compute_dtype, recipe.precision):
         changes["sac_opaque"] = 0.85  # torchao nvfp4 recipe: the leading 85 % of the layers are converted
     if recipe.grad_accum_fusion is False:

@@ -108,6 +108,8 @@ class Style:
     fsdp_units: Literal["root", "split", "layers"] = "root"
     """root: embedding, final norm and head form the root unit and stay whole from forward to backward; split: the
     embedding is a unit of its own, norm and head stay whole; layers: embedding and head are units like any layer."""
+    fp8_gather: bool = False
+    """FSDP gathers the layers' matrices as 1-byte elements (torchao ``enable_fsdp_float8_all_gather``)."""
     keeps_last_block: bool = False
     """FSDP2 does not reshard the last block between its forward and backward."""
     sac_attention: bool = True
