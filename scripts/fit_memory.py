@@ -26,6 +26,7 @@ from typing import Any
 from foretell.cost.overheads import calibration
 from foretell.evidence.replay import replay, shipped
 from foretell.evidence.summary import Scored
+from foretell.recipe.profiles import PROFILES
 
 OUT = Path(__file__).parents[1] / "src/foretell/catalog/data/calibration/memory.json"
 POINTS = (0.01, 0.025, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.975, 0.99)
@@ -36,10 +37,10 @@ FLOOR = 0.012
 """No interval is narrower than this on either side: rows repeat to about 1 % between software builds of one date."""
 
 
-def residuals() -> list[tuple[Scored, float]]:
+def residuals(allocator: str) -> list[tuple[Scored, float]]:
     """Every scored row with ln(measured / predicted)."""
     out = []
-    for row in replay("memory", shipped("memory"))["rows"]:
+    for row in replay("memory", shipped("memory"), allocator=allocator)["rows"]:
         if row["error_pct"] is None or row["metric"] in ("unknown", "outcome"):
             continue
         names = ("id", "source", "framework", "metric", "confidence", "measured", "predicted")
@@ -87,15 +88,15 @@ def spread(rows: Sequence[tuple[Scored, float]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def regimes(rows: Sequence[tuple[Scored, float]]) -> dict[str, Any]:
-    """Every regime that has rows."""
+def regimes(rows: Sequence[tuple[Scored, float]], suffix: str = "") -> dict[str, Any]:
+    """Every regime that has rows (``suffix`` marks levels that came from the linear slack)."""
     groups: dict[str, list[tuple[Scored, float]]] = defaultdict(list)
     for s, r in rows:
-        level = LEVEL.get(s.metric, s.metric)
+        level = LEVEL.get(s.metric, s.metric) + suffix
         groups[f"{level}/{s.confidence}"].append((s, r))
         groups[level].append((s, r))
         groups[f"{s.framework}/{level}/{s.confidence}"].append((s, r))
-        if level != "allocated":  # what a process takes above allocated memory, where no run of the kind was measured
+        if not level.startswith("allocated") and not suffix:  # what a process takes above allocated memory, where no run of the kind was measured
             groups["process-elsewhere"].append((s, r))
     return {name: spread(members) for name, members in sorted(groups.items()) if name.count("/") < 2 or len(members) >= ENOUGH}
 
@@ -108,7 +109,9 @@ def inside(r: float, regime: dict[str, Any]) -> bool:
 def name_of(s: Scored, table: dict[str, Any]) -> str:
     """The regime that a row is given (as ``overheads.regime`` looks it up)."""
     level = LEVEL.get(s.metric, s.metric)
-    names = [f"{s.framework}/{level}/{s.confidence}", f"{level}/{s.confidence}", level]
+    names = [f"{s.framework}/{level}/{s.confidence}"]
+    names += ["process-elsewhere"] if level == "process" else [f"{level}/{s.confidence}"]
+    names += [level]
     return next(n for n in names if n in table)
 
 
@@ -130,10 +133,12 @@ def coverage(rows: Sequence[tuple[Scored, float]]) -> tuple[float, float]:
 
 def main() -> None:
     """Fit and write."""
-    rows = residuals()
+    rows = residuals("replay")
+    can = {p.name for p in PROFILES.values() if p.replays}
+    linear = [(s, r) for s, r in residuals("linear") if s.framework in can and LEVEL.get(s.metric, s.metric) != "allocated"]
     data = calibration()
     kept = {k: v for k, v in data["regimes"].items() if v.get("basis") == "prior" and k in ("default", "not-cuda")}
-    data["regimes"] = kept | regimes(rows)
+    data["regimes"] = kept | regimes(rows) | regimes(linear, "-linear")
     with_all, without = coverage(rows)
     data["coverage"] = {"all_sources_pct": round(with_all, 1), "source_left_out_pct": round(without, 1)}
     print(f"90 % intervals cover {with_all:.1f} % of {len(rows)} rows; {without:.1f} % of rows whose source was left out")

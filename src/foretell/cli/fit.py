@@ -36,12 +36,12 @@ def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
     if question is not None:
         answer = _ask(question, made.launch)
         launch = answer.launch or made.launch
-    forecast = launch.forecast(host=True)
+    forecast = launch.replayed(host=True)
     suggestions = []
     if not options["no_advice"] and question is None and not options["quiet"]:
         from foretell.plan.advice import advise  # noqa: PLC0415
 
-        suggestions = advise(launch, forecast)
+        suggestions = advise(launch.tuned(forecast), forecast)
     assumed = [*dict.fromkeys((*made.assumed, *forecast.assumed))]
     result = result_of(launch, forecast, suggestions, answer, assumed)
     notes = [*dict.fromkeys((*made.notes, *forecast.notes))]

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from foretell.arch.architecture import Architecture
 from foretell.core._checks import Degrees, Facts, facts_of, first_broken
-from foretell.cost.weights import check_targets
+from foretell.cost.weights import check_targets, matches
 from foretell.errors import CombinationError, InputError
 from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.profile import Profile
 from foretell.recipe.profiles import profile
 from foretell.recipe.resolve import Run, resolve
-from foretell.recipe.training import TrainingRecipe
+from foretell.recipe.training import Recompute, TrainingRecipe
+from foretell.typed import check_fields
 from foretell.validation import MAX_SEQUENCE, choice, flag, number, positive_int
 
 __all__ = ["check_schedule", "checked_parallelism", "checked_recipe", "checked_run", "completed", "degrees_of"]
@@ -36,6 +37,16 @@ _TEXTS = (
     "fp8_recipe",
 )
 _SHARDINGS = ("none", "ddp", "fsdp1", "fsdp2", "deepspeed", "distopt", "simplefsdp", "megatron-fsdp")
+_SCOPES_OF: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "full": ("layer", "uniform", "block"),
+    "selective": ("op", "compute", "modules", "attention", "layer"),
+}
+_RANKLESS = ("adapter", "adapter-v2", "ia3", "ln-tuning")
+"""Kinds of adapters that have no rank."""
+_RECOMPUTE = {"mode": "recompute", "scope": "recompute_scope", "layers": "recompute_layers", "modules": "recompute_modules"}
+_ADAPTER = {"kind": "lora_kind", "rank": "lora_rank", "targets": "lora_targets", "dropout": "lora_dropout"}
+_QUANTIZATION = {"kind": "quantization", "double": "double_quant", "rest": "quantization.rest"}
 _SPLIT_BACKWARD = ("zb-h1", "zb-v", "dualpipe")
 
 
@@ -55,8 +66,29 @@ def checked_recipe(recipe: TrainingRecipe) -> TrainingRecipe:
     if recipe.recompute.layers is not None:
         positive_int(recipe.recompute.layers, "recompute_layers", maximum=2**20)
     if recipe.adapter is not None:
-        positive_int(recipe.adapter.rank, "lora_rank", maximum=2**20)
-    return replace(recipe, **changes) if changes else recipe  # type: ignore[arg-type]
+        positive_int(recipe.adapter.rank, "lora_rank", minimum=0 if recipe.adapter.kind in _RANKLESS else 1, maximum=2**20)
+    made = replace(recipe, **changes) if changes else recipe  # type: ignore[arg-type]
+    for part, names in ((made, {}), (made.recompute, _RECOMPUTE), (made.adapter, _ADAPTER), (made.quantization, _QUANTIZATION)):
+        if part is not None:
+            check_fields(part, names)
+    _check_recompute(made.recompute)
+    return made
+
+
+def _check_recompute(spec: Recompute) -> None:
+    """Refuse parts of a checkpointing mode that the mode has no use for."""
+    counted = ("uniform", "block") if spec.mode == "full" else ("layer",)
+    parts = {
+        "recompute_scope": (spec.scope, spec.scope in _SCOPES_OF[spec.mode]),
+        "recompute_layers": (spec.layers, spec.mode != "none" and spec.scope in counted),
+        "recompute_modules": (spec.modules or None, spec.mode == "selective" and spec.scope in (None, "modules")),
+    }
+    allowed = _SCOPES_OF[spec.mode] or None
+    for name, (given, used) in parts.items():
+        if given is not None and not used:
+            problem = f"has no use under recompute {spec.mode}" + (f", scope {spec.scope}" if spec.scope else "")
+            hint = f"It belongs to the scope {' or '.join(counted)}" if name == "recompute_layers" else None
+            raise InputError(problem, field=name, value=given, allowed=allowed if name == "recompute_scope" else None, hint=hint)
 
 
 def _check_choices(recipe: TrainingRecipe) -> None:
@@ -70,6 +102,8 @@ def _check_choices(recipe: TrainingRecipe) -> None:
         choice(recipe.recompute.scope, "recompute_scope", _SCOPES)
     if recipe.optimizer_impl is not None:
         choice(recipe.optimizer_impl, "optimizer_impl", ("fused", "foreach", "forloop"))
+    if not isinstance(recipe.offload, frozenset | set | list | tuple):
+        raise InputError("must be a set of names", field="offload", value=recipe.offload)
     for name in recipe.offload:
         choice(name, "offload", _OFFLOADS)
     for name in ("compile", "optimizer_in_backward"):
@@ -105,6 +139,10 @@ def checked_parallelism(par: Parallelism) -> Parallelism:
     if par.sharding is not None:
         choice(par.sharding, "sharding", _SHARDINGS)
     choice(par.reshard, "reshard", ("default", "always", "never"))
+    if par.layout is not None:
+        if not isinstance(par.layout, tuple | list):
+            raise InputError("must be the layers of each stage", field="pp_layout", value=par.layout)
+        changes["layout"] = tuple(positive_int(n, "pp_layout", minimum=0, maximum=2**20) for n in par.layout)
     if par.hsdp_replicas > 1 and (par.dp * par.cp) % par.hsdp_replicas:
         raise CombinationError(f"must divide dp x cp = {par.dp * par.cp}", field="hsdp_replicas", value=par.hsdp_replicas)
     return replace(par, **changes) if changes else par  # type: ignore[arg-type]
@@ -135,6 +173,9 @@ def completed(
     """Complete a run; refuse what does not depend on the exact degrees."""
     chosen = profile(recipe.framework)
     facts = facts_of(arch, chosen.name, megatron=chosen.megatron)
+    if (recipe.recompute.layers or 0) > arch.layers:
+        problem = f"is more than the model's {arch.layers} layers"
+        raise InputError(problem, field="recompute_layers", value=recipe.recompute.layers)
     check_schedule(par, chosen)
     run = resolve(recipe, par, chosen)
     if not facts.text:
@@ -152,7 +193,18 @@ def completed(
             raise CombinationError("is not offered", field="adapter", value=recipe.adapter.kind, where=f"framework {chosen.name}")
         if recipe.adapter.kind in ("lora", "dora", "qlora"):
             check_targets(arch, recipe.adapter)
+        _check_saved(arch, recipe.adapter.modules_to_save)
     return run, facts
+
+
+def _check_saved(arch: Architecture, modules: tuple[str, ...]) -> None:
+    """Refuse the name of a module to train in full that the model lacks."""
+    if not modules:
+        return
+    names = {op.name for block, _ in arch.blocks() for op in block.ops if any(True for _ in op.weights())}
+    for module in modules:
+        if not any(matches(name, module) for name in names):
+            raise InputError("matches no module of the model", field="modules_to_save", value=module, allowed=sorted(names))
 
 
 def check_schedule(par: Parallelism, chosen: Profile) -> None:

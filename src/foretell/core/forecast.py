@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from foretell.arch._load import load_model
 from foretell.arch.architecture import Architecture
@@ -19,6 +19,7 @@ from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.host_memory import HostMemory, Load, host_memory
 from foretell.cost.overheads import available_bytes, interval, p_oom, regime
 from foretell.cost.training_memory import fold_run, highest, sizes_of
+from foretell.errors import InputError
 from foretell.machine.hardware import HardwareNode, load_hardware
 from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.resolve import Run
@@ -76,6 +77,15 @@ class Forecast(Result):
     _architecture: Architecture | None = field(default=None, repr=False, compare=False)
 
     @property
+    def slack_scale(self) -> float:
+        """Slack of this answer over that of the linear rule: what to hand on to forecasts of similar runs."""
+        peak = self.levels.peak
+        if not self.levels.replayed:
+            return 1.0
+        linear = self.levels.above.slack_fraction * max(0.0, peak.memory.peak.bytes - peak.memory.states)
+        return (peak.reserved - peak.allocated) / linear if linear > 0 else 1.0
+
+    @property
     def run(self) -> Run:
         """The run with every choice made."""
         assert self._run is not None  # noqa: S101  # set by forecast()
@@ -123,21 +133,30 @@ def forecast(
     host: bool = True,
     load: Load | None = None,
     loader_workers: int = 2,
+    allocator: Literal["linear", "replay"] = "linear",
+    slack_scale: float = 1.0,
 ) -> Forecast:
     """Return what a training run will hold on its devices, and whether it fits.
 
     `headroom`: share of the available bytes to keep free.  `gpus`: how many there are, checked against the
     degrees.  `explicit`: names of settings that the user gave, so that one without meaning here is refused.
-    `host=False` leaves host memory out.  Raises InputError or CombinationError for what cannot run.
+    `host=False` leaves host memory out.
+
+    `allocator`: how reserved memory is found.  "linear": a calibrated fraction of what is not resident between
+    steps, times `slack_scale`; "replay": the rank's allocations through a model of PyTorch's caching allocator,
+    where the framework's profile knows their order (else linear): tens of milliseconds, and closer.  Raises InputError or CombinationError for what cannot run.
     """
     model, device = load_model(workload), load_hardware(hardware)
     arch = model.architecture
     share = number(headroom, "headroom", maximum=1)
     run, facts = checked_run(arch, recipe or TrainingRecipe(), parallelism or Parallelism(), gpus=gpus, explicit=explicit)
-    found = levels(arch, run, device)
+    if allocator not in ("linear", "replay"):
+        raise InputError("is not a way", field="allocator", value=allocator, allowed=["linear", "replay"])
+    found = levels(arch, run, device, replay=allocator == "replay", slack_scale=slack_scale)
     peak, available = found.peak, available_bytes(device)
     confidence = 2 if model.notes else 3
-    spread = regime(run.profile.name, "process", confidence, cuda_like=device.cuda_like)
+    linear = run.profile.replays and not found.replayed
+    spread = regime(run.profile.name, "process", confidence, cuda_like=device.cuda_like, linear=linear)
     low, high = interval(peak.total, spread)
     verdict = "uncertain"
     if peak.total + share * available <= available and high <= available:

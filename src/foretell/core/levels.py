@@ -34,6 +34,8 @@ class Levels:
     stages: tuple[StageLevels, ...]
     peak: StageLevels
     above: Overheads
+    replayed: bool = False
+    """Reserved memory came from a replay of the allocations."""
 
     def above_terms(self) -> dict[str, float]:
         """Return the terms of the peak that the fold does not hold; those that are zero are left out."""
@@ -46,10 +48,14 @@ class Levels:
         return {name: size for name, size in terms.items() if size}
 
 
-def levels(arch: Architecture, run: Run, hardware: HardwareNode) -> Levels:
-    """Return the levels of a run on a device."""
+def levels(
+    arch: Architecture, run: Run, hardware: HardwareNode, *, replay: bool = False, slack_scale: float = 1.0
+) -> Levels:
+    """Return the levels of a run on a device (`replay`, `slack_scale`: see `cost.levels`)."""
     made = []
-    for memory in training_memory(arch, run):
-        found = levels_of(arch, run, memory, hardware)
+    memories = training_memory(arch, run)
+    replay = replay and run.profile.replays and hardware.cuda_like and all(m.pooled is None for m in memories)
+    for memory in memories:
+        found = levels_of(arch, run, memory, hardware, replay=replay, slack_scale=slack_scale)
         made.append(StageLevels(memory, found.allocated, found.reserved, found.process, found.workspace))
-    return Levels(tuple(made), max(made, key=lambda s: s.total), overheads(run, hardware))
+    return Levels(tuple(made), max(made, key=lambda s: s.total), overheads(run, hardware), replay)

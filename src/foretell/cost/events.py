@@ -204,7 +204,8 @@ class Programs:
             chunks = folder.stage.chunks if main else (range(stack.layers),)
             for c, chunk in enumerate(chunks):
                 for i, layer in enumerate(chunk):
-                    mode = folder.mode(i, len(chunk)) if main else "none"
+                    tower = folder.recipe.recompute.mode == "full" and stack.layers > 1  # as in StageFolder.segments
+                    mode = folder.mode(i, len(chunk)) if main or tower else "none"
                     kind = self.kind(stack.blocks[stack.pattern[layer]], mode, flows or c > 0 or mode == "full")
                     yield kind, folder.stage.in_flight[c]
                     flows = flows or folder.block_trains(stack.blocks[stack.pattern[layer]])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from foretell.arch.architecture import Architecture
 from foretell.cost.deepspeed import whole_model
 from foretell.cost.overheads import Overheads, overheads
+from foretell.cost.reserved import reserved as reserved_by_replay
 from foretell.cost.training_memory import StageMemory
 from foretell.cost.workspace import library_workspace
 from foretell.machine.hardware import HardwareNode
@@ -32,8 +33,20 @@ class Levels:
     outside: float
 
 
-def levels(arch: Architecture, run: Run, stage: StageMemory, hardware: HardwareNode | None) -> Levels:
-    """Levels above the folded peak of a pipeline rank (``hardware=None``: no device known, workspace of old GPUs)."""
+def levels(
+    arch: Architecture,
+    run: Run,
+    stage: StageMemory,
+    hardware: HardwareNode | None,
+    *,
+    replay: bool = False,
+    slack_scale: float = 1.0,
+) -> Levels:
+    """Levels above the folded peak of a pipeline rank (``hardware=None``: no device known, workspace of old GPUs).
+
+    ``replay``: reserved memory by replaying the rank's allocations (tens of milliseconds) where the profile can;
+    else from the slack fraction, times ``slack_scale`` (what a replay of a similar run said of it).
+    """
     capability = hardware.compute_capability if hardware is not None else None
     workspace = library_workspace(arch, run, capability)
     over = overheads(run, hardware) if hardware is not None else Overheads(0.1, 0, 0, 0, cuda_like=True)
@@ -42,8 +55,11 @@ def levels(arch: Architecture, run: Run, stage: StageMemory, hardware: HardwareN
     allocated = stage.peak.bytes + workspace
     if stage.pooled is not None and over.cuda_like:
         reserved = stage.pooled + workspace
+    elif replay and run.profile.replays and over.cuda_like:
+        seen = reserved_by_replay(arch, run, stage.stage, workspace=workspace / 2)
+        reserved = allocated + max(0.0, seen.reserved - seen.allocated)
     else:
-        reserved = allocated + over.slack_fraction * max(0.0, stage.peak.bytes - stage.states) + over.slack_floor
+        reserved = allocated + slack_scale * (over.slack_fraction * max(0.0, stage.peak.bytes - stage.states) + over.slack_floor)
     whole = whole_model(arch, run)
     if hardware is not None and over.cuda_like and allocated < whole <= hardware.available_bytes - over.outside:
         allocated, reserved = whole, max(reserved, whole)  # where it does not fit, it is built divided (zero.Init)

@@ -234,7 +234,7 @@ class StageFolder:
     def leaf_embeddings(self) -> bool:
         """Frozen embeddings whose output is made to require gradients (``enable_input_require_grads``): PEFT does so for
         checkpointed models, ``prepare_model_for_kbit_training`` for quantised ones."""
-        if self.recipe.adapter is None or self.block_trains(self.arch.embed):
+        if self.recipe.adapter is None or self.arch.family == "diffusion" or self.block_trains(self.arch.embed):
             return False
         return self.recipe.recompute.mode == "full" or self.recipe.quantization is not None
 

@@ -122,10 +122,19 @@ class Regime:
     """Rows behind the quantiles; 0 for a prior."""
 
 
-def regime(framework: str, level: str, confidence: int = 3, *, cuda_like: bool = True) -> Regime:
-    """Return the nearest regime that the calibration knows, by framework, level and confidence."""
+def regime(
+    framework: str, level: str, confidence: int = 3, *, cuda_like: bool = True, linear: bool = False
+) -> Regime:
+    """Return the nearest regime that the calibration knows, by framework, level and confidence.
+
+    `linear`: reserved memory came from the slack fraction although the framework's allocations can be replayed.
+    What a process takes was measured for few frameworks: the others get the spread of every level above allocated.
+    """
     table = calibration()["regimes"]
-    names = [f"{framework}/{level}/{confidence}", f"{framework}/{level}", level, "default"]
+    level = f"{level}-linear" if linear and level != "allocated" else level
+    names = [f"{framework}/{level}/{confidence}"]
+    names += ["process-elsewhere"] if level == "process" else [f"{level}/{confidence}"]
+    names += [level, "default"]
     name = next((n for n in names if n in table), "default") if cuda_like else "not-cuda"
     return _regime(name)
 

@@ -298,7 +298,7 @@ def norm(e: Emitter, op: Norm, x: Tensor) -> Tensor:
         unit = 4.0
     if op.kind in ("batch", "group"):  # statistics per channel or per group and sample: a few kilobytes
         return e.tape.node(op.name, [x], x.size, saved=[x] if trains or x.grad else [], wgrad=grad, trainable=trains, unit=unit)
-    if st.norm == "eager" and op.kind in ("rms", "l2"):
+    if st.norm == "eager" and op.kind in ("rms", "l2") and not op.fused:
         wide = cast(e, x, 4.0, shard, w, f"{op.name}.float")
         more = e.work(w, 4.0, shard) * 2.0 if st.norm_pow else Lin()
         squares = e.tape.node(f"{op.name}.pow", [wide], e.size(w, 4.0, shard), saved=[wide], bwork=more, unit=4.0)
@@ -481,7 +481,8 @@ def add(e: Emitter, op: Add, *xs: Tensor) -> Tensor:
 def mul(e: Emitter, op: Mul, a: Tensor, *rest: Tensor) -> Tensor:
     ins = [a, *rest]
     unit = max(t.unit for t in ins)
-    return e.tape.node(op.name, ins, e.size(op.features, unit, "sp"), saved=ins, unit=unit)
+    saved = [t for t in ins if any(other.grad for other in ins if other is not t)]  # a factor is kept for the others' gradients
+    return e.tape.node(op.name, ins, e.size(op.features, unit, "sp"), saved=saved, unit=unit)
 
 
 def dropout(e: Emitter, op: Dropout, x: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ _LEVEL = {
 }  # fmt: skip
 
 
-def score(row: Mapping[str, Any]) -> Scored:
-    """Predict one row; a row that cannot be predicted says why."""
+def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
+    """Predict one row; a row that cannot be predicted says why (``allocator``: see ``core.forecast``)."""
     measured = row["measured"]
     outcome = measured.get("outcome")
     common = {
@@ -33,22 +33,25 @@ def score(row: Mapping[str, Any]) -> Scored:
     try:
         ready = read_row(row)
         hardware = load_hardware(row["hardware"]["gpu"]) if row["hardware"].get("gpu") else None
-        all_levels = predict(ready, hardware)
+        replay = allocator == "replay"
+        all_levels = predict(ready, hardware, replay=replay)
     except Skip as reason:
         return Scored(**common, skipped=str(reason))
     except ForetellError as error:
         return Scored(**common, skipped=f"not-modelled: {error}")
-    return _scored(common, ready, all_levels, hardware)
+    return _scored(common, ready, all_levels, hardware, linear=ready.run.profile.replays and not replay)
 
 
-def predict(ready: MemoryRow, hardware: HardwareNode | None) -> Levels:
+def predict(ready: MemoryRow, hardware: HardwareNode | None, *, replay: bool = True) -> Levels:
     """All levels of the rank that was measured."""
     stage_memory = training_memory(ready.arch, ready.run)
     stage = worst(stage_memory) if ready.stage is None else stage_memory[ready.stage]
-    return levels(ready.arch, ready.run, stage, hardware)
+    return levels(ready.arch, ready.run, stage, hardware, replay=replay)
 
 
-def _scored(common: dict[str, Any], ready: MemoryRow, found: Levels, hardware: HardwareNode | None) -> Scored:
+def _scored(
+    common: dict[str, Any], ready: MemoryRow, found: Levels, hardware: HardwareNode | None, *, linear: bool
+) -> Scored:
     level = _LEVEL.get(common["metric"], "process")
     measured = common["measured"]
     name = ready.run.profile.name
@@ -61,11 +64,11 @@ def _scored(common: dict[str, Any], ready: MemoryRow, found: Levels, hardware: H
         point, level = listed_parts(ready.arch, ready.run, ready.stage or 0), "allocated"
     else:
         point = getattr(found, level)
-    spread = regime(name, level, common["confidence"])
+    spread = regime(name, level, common["confidence"], linear=linear)
     low, high = interval(point, spread)
     verdict = None
     if common["outcome"] and hardware is not None:
-        process = regime(name, "process", common["confidence"])
+        process = regime(name, "process", common["confidence"], linear=linear)
         lo, hi = interval(found.process, process)
         verdict = _verdict(found.process, lo, hi, float(hardware.available_bytes))
     return Scored(**common, predicted=point, low=low, high=high, verdict=verdict)

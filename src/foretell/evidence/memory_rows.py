@@ -39,6 +39,16 @@ _RECIPES: tuple[tuple[str, dict[str, str]], ...] = (
     ("Moonlight-16B", {"grad": "bf16", "master": "fp32", "optim": "bf16"}),  # moonlight/h100/moonlight_16b.py
 )
 """Formats of a model's only pretraining recipe in Megatron-Bridge (src/megatron/bridge/recipes), by the model's name."""
+_PIPELINES: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "FLUX.2-klein-base-4B",  # black-forest-labs/FLUX.2-klein-base-4B transformer/config.json
+        {
+            "_class_name": "Flux2Transformer2DModel", "num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24,
+            "attention_head_dim": 128, "joint_attention_dim": 7680, "guidance_embeds": False,
+        },
+    ),
+)  # fmt: skip
+"""Transformers of pipelines that rows only name."""
 _SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("bf16_master_weight", {"reduce_bucket": 50_000_000}),  # deepspeedai/DeepSpeedExamples .../configs/baseline.json
     ("LOMO", {"live_parameters": 100_000_000, "sub_group": 100_000_000}),  # OpenLMLab/LOMO config/ds_config.json
@@ -72,6 +82,10 @@ def framework_of(row: Mapping[str, Any]) -> str:
 def read_row(row: Mapping[str, Any]) -> MemoryRow:
     """Translate one row; :class:`Skip` with the reason when it cannot be."""
     config = row["model"]["config"]
+    if config.get("model_type") == "diffusers" or "_class_name" in config:
+        config = _diffusers(row["model"])
+        if "image_size" in row["training"]:
+            config = {**config, "image_size": row["training"]["image_size"]}
     if config.get("model_type") in _NAME_ONLY:
         raise Skip(f"underspecified: config names a {config['model_type']} model but not its shapes")
     if config.get("model_type") == "mmseg":  # such configurations name no size
@@ -87,6 +101,15 @@ def read_row(row: Mapping[str, Any]) -> MemoryRow:
     if scope.startswith("stage:"):
         stage = int(scope.split(":")[1])
     return MemoryRow(arch, run, stage)
+
+
+def _diffusers(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The transformer of a diffusers pipeline: the row's own configuration, or the published one of that name."""
+    config = {key: value for key, value in model["config"].items() if key != "model_type" or value != "diffusers"}
+    if "_class_name" in config:
+        return config
+    named = f"{model.get('name', '')} {config.get('name', '')}"
+    return next((published for name, published in _PIPELINES if name in named), dict(model["config"]))
 
 
 def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:

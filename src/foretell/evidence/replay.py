@@ -17,15 +17,15 @@ MAX_BYTES = 256 * 2**20
 MAX_ROWS = 200_000
 
 
-def replay(kind: str, path: str | Path) -> dict[str, Any]:
-    """Replay every row of a JSON Lines file.
+def replay(kind: str, path: str | Path, *, allocator: str = "replay") -> dict[str, Any]:
+    """Replay every row of a JSON Lines file (``allocator``: see ``core.forecast.forecast``).
 
     Returns ``rows`` and ``summary`` as the contract has them, with ``by_source``, ``by_metric``, ``by_framework``
     and ``by_confidence``, the rows left out with their reasons, and the verdicts of boundary rows.
     """
     if kind not in KINDS:
         raise InputError("is not a kind of evidence that can be replayed", field="kind", value=kind, allowed=KINDS)
-    scored = [_one(row) for row in read_rows(path)]
+    scored = [_one(row, allocator) for row in read_rows(path)]
     bars = [r for r in scored if r.metric not in ("unknown", "outcome")]
     apart = [r for r in scored if r.metric == "unknown"]
     return {
@@ -70,9 +70,9 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _one(row: dict[str, Any]) -> Scored:
+def _one(row: dict[str, Any], allocator: str) -> Scored:
     reason = EXCLUDED.get(str(row["id"]))
-    found = score(row)
+    found = score(row, allocator=allocator)
     if reason is None:
         return found
     return Scored(

@@ -131,11 +131,15 @@ class _Search:
         after = self.look(beyond) if beyond else None
         verdict = None if not beyond else "refused" if after is None else after.verdict
         found = step is not None
+        while step is not None and step > 0 and self.at(step).replayed().verdict != "fits":
+            step -= 1  # the linear slack was a little too small
+            if not self.fits(step):
+                step = None
         return Answer(
             question=question,
             value=step * self.unit if step is not None else None,
             launch=self.at(step) if step is not None else None,
-            forecast=self.look(step) if found and step is not None else None,
+            forecast=self.at(step).replayed() if found and step is not None else None,
             next_value=beyond * self.unit if beyond else None,
             next_verdict=verdict,
             asked=len(self.seen),

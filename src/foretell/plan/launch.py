@@ -35,6 +35,8 @@ class Launch:
     gpus_per_node: int = 8
     given: frozenset[str] = frozenset()
     """Names of the settings that the user stated; the others follow from them."""
+    slack_scale: float = 1.0
+    """Allocator slack over the linear rule's, as a replay of this run (or of one close to it) found it."""
 
     @property
     def framework(self) -> Profile:
@@ -66,7 +68,25 @@ class Launch:
             self.headroom,
             gpus_per_node=self.gpus_per_node,
             host=host,
+            slack_scale=self.slack_scale,
         )
+
+    def replayed(self, *, host: bool = False) -> Forecast:
+        """Ask the same with the allocator replayed where the framework's profile can: slower and closer."""
+        return forecast(
+            self.workload,
+            self.hardware,
+            self.recipe,
+            self.par,
+            self.headroom,
+            gpus_per_node=self.gpus_per_node,
+            host=host,
+            allocator="replay",
+        )
+
+    def tuned(self, found: Forecast) -> Launch:
+        """Return the launch with the slack that a replay of it found, for forecasts of runs close to it."""
+        return replace(self, slack_scale=found.slack_scale)
 
     def with_recipe(self, **changes: object) -> Launch:
         """Return the launch with another recipe."""

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from foretell.catalog import loader
+from foretell.dtypes import dtype
 from foretell.errors import ConfigError
 from foretell.recipe.optimizers import Optimizer
 from foretell.recipe.profile import Formats, Profile
+from foretell.recipe.parallelism import Sharding
 from foretell.recipe.style import Style
+from foretell.typed import check_values
+from foretell.validation import choice, positive_int
 
 __all__ = ["own_optimizer", "own_profile", "read_optimizer", "read_profile"]
 
 _ABOUT: Final = frozenset({"id", "name", "date", "base"})
 """Keys that say what an entry is, not what it does."""
+_NAMES: Final = {"sharding": get_args(Sharding), "optimizer_impl": ("fused", "foreach", "forloop")}
+"""Fields of a profile that hold one of a few names."""
+_MOST: Final = 2**20
 _DEEP: Final = 8
 """Longest chain of bases."""
 
@@ -53,6 +60,7 @@ def read_optimizer(entry: Mapping[str, Any]) -> Optimizer:
         value = data.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 2**40:
             raise ConfigError("must be a number, 0 or more", field=key, value=value, where=where)
+    check_values(Optimizer, data, where=where)
     return Optimizer(name=entry["id"], **data)
 
 
@@ -72,6 +80,10 @@ def read_profile(entry: Mapping[str, Any], depth: int = 0) -> Profile:
     changes: dict[str, Any] = {"name": entry["id"], "title": entry.get("name", base.title), "aliases": ()}
     if style := data.pop("style", None):
         _known(Style, _table(style, "style", where), where, "style.")
+        for key, value in style.items():
+            if isinstance(value, int | float) and not 0 <= value <= _MOST:
+                raise ConfigError("is no number of bytes or layers", field=f"style.{key}", value=value, where=where)
+        check_values(Style, style, prefix="style.", where=where)
         changes["style"] = dataclasses.replace(base.style, **style)
     if formats := data.pop("formats", None):
         changes["formats"] = base.formats | {
@@ -81,6 +93,12 @@ def read_profile(entry: Mapping[str, Any], depth: int = 0) -> Profile:
     _known(Profile, data, where)
     for key, value in data.items():
         changes[key] = tuple(value) if isinstance(value, list) else value
+    check_values(Profile, changes, where=where)
+    for key, allowed in _NAMES.items():
+        choice(changes.get(key, allowed[0]), key, allowed, where=where)
+    for stage in (changes.get("default_zero", 0), *changes.get("zero", ())):
+        positive_int(stage, "zero", minimum=0, maximum=3, where=where)
+    positive_int(changes.get("default_expert_tp") or 1, "default_expert_tp", where=where)
     return dataclasses.replace(base, **changes)
 
 
@@ -91,6 +109,10 @@ def _formats(given: Mapping[str, Any], where: str) -> Formats:
     if missing := [name for name in names if name not in given]:
         raise ConfigError(f"lacks {', '.join(missing)}", field="formats", where=where)
     made: dict[str, Any] = {key: None if value == "none" else value for key, value in given.items()}
+    check_values(Formats, made, prefix="formats.", where=where)
+    for key, value in made.items():
+        if value is not None:
+            dtype(value, f"formats.{key}")
     return Formats(**made)
 
 

@@ -56,6 +56,8 @@ class Profile:
     """What a loss name means here, where it differs from the general meaning."""
     megatron: bool = False
     """Megatron-Core's resident buffers and pipeline engine."""
+    replays: bool = False
+    """One compute stream whose allocations the fold knows in order: reserved memory can be had by replaying them."""
     expandable: bool = False
     """expandable_segments is on by default."""
     sources_by_field: dict[str, str] = field(default_factory=dict, compare=False)

@@ -61,7 +61,7 @@ _ALL = (
     ),
     Profile(
         name="hf-trainer", title="transformers Trainer / accelerate, DDP, autocast over fp32 parameters",
-        style=replace(
+        replays=True, style=replace(
             _HF_LOOP, autocast=True, residual=4.0, logits_held="", outputs_in_step=False, lora_clone=True,
         ),
         formats=_AUTOCAST, sources=("transformers 5.24.0 trainer.py, loss/loss_utils.py",), aliases=("transformers", "trl", "accelerate", "hf"),
@@ -69,7 +69,7 @@ _ALL = (
     ),
     Profile(
         name="peft", title="transformers + PEFT in a training loop of one's own, no autocast",
-        style=replace(_HF_LOOP, lora_clone=True),
+        replays=True, style=replace(_HF_LOOP, lora_clone=True),
         formats={**_PURE, "bf16": _pure("bf16"), "fp16": _pure("fp16")}, zero=(0,), quantized_rest="fp32", optimizer_impl="foreach",
         sources=(
             "transformers 5.24.0 models/llama/modeling_llama.py, loss/loss_utils.py, modeling_utils.py (use_reentrant=False)",
@@ -95,13 +95,13 @@ _ALL = (
     ),
     Profile(
         name="fsdp1", title="PyTorch FSDP1 (FullyShardedDataParallel, flat parameters)",
-        style=_HF_LOOP,
+        replays=True, style=_HF_LOOP,
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_flat_param.py",), sharding="fsdp1", zero=(2, 3), default_zero=3,
         adapter_units=True,
     ),
     Profile(
         name="fsdp-qlora", title="AnswerDotAI/fsdp_qlora train.py: FSDP1 or DDP, LoRA on a 4-bit or bf16 base, all bf16",
-        style=_HF_LOOP, formats={**_PURE, "bf16": _pure("bf16")}, sources=("AnswerDotAI/fsdp_qlora 02586ac train.py",), sharding="fsdp1",
+        replays=True, style=_HF_LOOP, formats={**_PURE, "bf16": _pure("bf16")}, sources=("AnswerDotAI/fsdp_qlora 02586ac train.py",), sharding="fsdp1",
         zero=(0, 3), default_zero=3, adapter_units=True, lora_dropout=0.1, aliases=("fsdp_qlora",),
     ),
     Profile(
