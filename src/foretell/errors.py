@@ -38,6 +38,8 @@ _SHOWN_CHARACTERS = 80  # a value is repeated in the message; a 200 MB one only 
 _SHOWN_NAMES = 8
 _EXACT_IN_JSON = 2**53  # larger integers are not read back exactly by every JSON reader
 
+_SHOWN_PLACE = 240  # of a path, which is needed whole to be found
+
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = _SHOWN_CHARACTERS
 
@@ -94,13 +96,13 @@ class InputError(ForetellError, ValueError):
         """Return one line: where, field=value, problem, allowed, hint."""
         subject = ""
         if self.field is not None:
-            subject = self.field if self.value is None else f"{self.field}={_repr.repr(self.value)}"
+            subject = _ends(self.field) if self.value is None else f"{_ends(self.field)}={_repr.repr(self.value)}"
         text = " ".join(part for part in (subject, self.problem) if part)
         if self.where:
-            text = f"{self.where}: {text}"
+            text = f"{_ends(self.where)}: {text}"
         if self.allowed:
             text += f"; {self._allowed_are}: {_join(self.allowed)}"
-        return f"{text}. {self.hint}" if self.hint else text
+        return printable(f"{text}. {self.hint}" if self.hint else text)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-able data with the seven keys."""
@@ -192,6 +194,23 @@ class InfeasibleError(ForetellError):
 
 
 OOMError = InfeasibleError
+
+
+def printable(text: str) -> str:
+    r"""Return text that can be shown on one line of any terminal: what would steer it is written as an escape.
+
+    >>> printable("a\x1b[31mb")
+    'a\\x1b[31mb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _ends(place: str) -> str:
+    """Return a place, abridged in its middle where it is longer than any that is meant."""
+    half = _SHOWN_PLACE // 2
+    return place if len(place) <= _SHOWN_PLACE else f"{place[:half]}...{place[-half:]}"
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = _SHOWN_NAMES) -> list[str]:

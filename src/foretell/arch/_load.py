@@ -14,6 +14,7 @@ from typing import Any, Final
 from foretell.arch.architecture import Architecture
 from foretell.arch.readers import read_config
 from foretell.arch.workload import Workload, wrap
+from foretell.catalog.decode import unique
 from foretell.catalog.loader import model_entry
 from foretell.errors import CatalogError, ConfigError, InputError
 
@@ -123,7 +124,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     if len(raw) > MAX_CONFIG_BYTES:
         raise ConfigError(f"is larger than {MAX_CONFIG_BYTES} bytes, which no config.json is", where=where)
     try:
-        data = json.loads(raw.decode("utf-8-sig"))
+        data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         problem = f"is not valid JSON: {error.msg} (column {error.colno})"
         raise ConfigError(problem, where=f"{where}:{error.lineno}") from error

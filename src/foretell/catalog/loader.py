@@ -15,17 +15,17 @@ from __future__ import annotations
 import copy
 import errno
 import functools
-import json
 import os
 import re
-import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from foretell.catalog.decode import decode
 from foretell.errors import CatalogError, ConfigError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 __all__ = [
     "KINDS",
@@ -122,6 +122,8 @@ def register(kind: str, data: Mapping[str, Any] | str | os.PathLike[str]) -> str
     It comes before a shipped entry of the same id or alias.
     """
     folder = _folder(kind)
+    if not isinstance(data, str | os.PathLike | Mapping):
+        raise InputError("must be a mapping or a path", field="entry", value=data)
     made = read_file(data) if isinstance(data, str | os.PathLike) else copy.deepcopy(dict(data))
     where = os.fspath(data) if isinstance(data, str | os.PathLike) else f"register({kind!r})"
     _check_names(made, where)
@@ -147,7 +149,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(f"is larger than {MAX_FILE_BYTES} bytes, which no catalog entry is", where=where)
     try:
-        data = _decode(raw.decode("utf-8-sig"), suffix)
+        data = decode(raw.decode("utf-8-sig"), suffix)
     except RecursionError as error:
         raise ConfigError("is nested too deeply", where=where) from error
     except ValueError as error:  # every decoder's error, and that of utf-8, is a ValueError
@@ -156,23 +158,6 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"must hold a mapping, not {type(data).__name__}", where=where)
     return data
-
-
-def _decode(text: str, suffix: str) -> object:
-    """Decode text; raise ValueError where it is not what the suffix says."""
-    if suffix == ".toml":
-        return tomllib.loads(text)
-    if suffix == ".json":
-        return json.loads(text)
-    import yaml  # noqa: PLC0415  # 15 ms, for the few who write YAML
-
-    try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            message = "aliases (*name) are not taken"  # a few lines of them can stand for gigabytes
-            raise ValueError(message)
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
 
 
 def _folder(kind: str) -> str:
@@ -185,8 +170,17 @@ def _folder(kind: str) -> str:
 
 
 def _user_folder() -> Path:
-    """Return the folder of the user's own entries, there or not."""
-    return Path(os.environ.get("FORETELL_CATALOG") or "~/.config/foretell/catalog").expanduser()
+    """Return the folder of the user's own entries; the usual one may be missing, a named one may not."""
+    named = os.environ.get("FORETELL_CATALOG")
+    try:
+        folder = Path(named or "~/.config/foretell/catalog").expanduser()
+    except RuntimeError as error:  # no such user
+        if not named:
+            return Path(os.devnull)
+        raise InputError("names no folder", field="FORETELL_CATALOG", value=named) from error
+    if named and not os.path.isdir(folder):  # noqa: PTH112  # a stat for each look-up
+        raise InputError("names no folder", field="FORETELL_CATALOG", value=named, hint="Make it, or unset it")
+    return folder
 
 
 def _key(name: str) -> str:
@@ -197,7 +191,7 @@ def _key(name: str) -> str:
 def _files(folder: Path) -> list[Path]:
     """Return the entry files of a folder, sorted by name; none where there is no folder."""
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
+        return sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and path.is_file())  # no pipes
     except OSError:
         return []
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from foretell.errors import ConfigError, InputError
+from foretell.typed import check_fields
 from foretell.units import parse
 from foretell.validation import positive_int
 
@@ -24,28 +25,36 @@ COUNT: Final[Mapping[str, Any]] = {"count": True}
 """Metadata of a field that holds a positive whole number."""
 
 
-def unit(name: str, *, each: bool = False) -> Mapping[str, Any]:
+LARGEST: Final = 2.0**70
+"""No amount of anything here is larger in its base unit (2^70 bytes are a thousand exabytes)."""
+
+
+def unit(name: str, *, each: bool = False, positive: bool = False) -> Mapping[str, Any]:
     """Return the metadata of a field in the base unit `name`; with `each`, of a dict of such values."""
-    return {"unit": name, "each": each}
+    return {"unit": name, "each": each, "least": 1.0 if positive else 0.0}
 
 
 def coerce(instance: DataclassInstance) -> None:
     """Turn what the constructor was given into plain numbers; call it in `__post_init__`."""
+    for spec in dataclasses.fields(instance):
+        if isinstance(given := getattr(instance, spec.name), list):
+            object.__setattr__(instance, spec.name, tuple(given))
     for spec in dataclasses.fields(instance):
         value = getattr(instance, spec.name)
         if value is None and spec.default is None:
             continue  # unknown stays None
         if spec.metadata.get("count"):
             made: Any = positive_int(value, spec.name)
-        elif (base := spec.metadata.get("unit")) is None:
+        elif spec.metadata.get("unit") is None:
             continue
         elif spec.metadata["each"]:
             if not isinstance(value, dict):
                 raise InputError("must be a mapping", field=spec.name, value=value)
-            made = {key: _number(item, base, f"{spec.name}.{key}") for key, item in value.items()}
+            made = {key: _number(item, spec, f"{spec.name}.{key}") for key, item in value.items()}
         else:
-            made = _number(value, base, spec.name)
+            made = _number(value, spec, spec.name)
         object.__setattr__(instance, spec.name, made)
+    check_fields(instance)
 
 
 def read(cls: type[T], data: Mapping[str, Any], where: str) -> T:
@@ -81,7 +90,11 @@ def table(data: Any, key: str, where: str) -> Mapping[str, Any]:  # noqa: ANN401
     raise ConfigError("must be a table", field=key, value=data, where=where)
 
 
-def _number(value: object, base: str, field: str) -> float:
+def _number(value: object, spec: dataclasses.Field[Any], field: str) -> float:
     """Return a float, or for a size a whole number of bytes."""
+    base, least = spec.metadata["unit"], spec.metadata["least"]
     parsed = parse(value, base, field)
+    if not least <= parsed <= LARGEST:
+        problem = f"is {'below the smallest' if parsed < least else 'above the largest'} amount taken"
+        raise InputError(problem, field=field, value=value, allowed=f"{least:g} to {LARGEST:.2g} {base}")
     return round(parsed) if base == "byte" else parsed

@@ -67,17 +67,17 @@ class HardwareNode:
     """
 
     name: str
-    memory_bytes: int = field(metadata=unit("byte"))
+    memory_bytes: int = field(metadata=unit("byte", positive=True))
     """Nameplate capacity, bytes."""
-    memory_bandwidth_bytes_per_s: float = field(metadata=unit("byte/s"))
-    peak_flops: dict[str, float] = field(hash=False, metadata=unit("FLOP/s", each=True))
+    memory_bandwidth_bytes_per_s: float = field(metadata=unit("byte/s", positive=True))
+    peak_flops: dict[str, float] = field(hash=False, metadata=unit("FLOP/s", each=True, positive=True))
     """Precision -> dense peak, FLOP/s (a multiply-add is two)."""
     id: str = ""
     aliases: tuple[str, ...] = ()
     vendor: str | None = None
     kind: str | None = None
     release_year: int | None = field(default=None, metadata=COUNT)
-    usable_memory_bytes: int | None = field(default=None, metadata=unit("byte"))
+    usable_memory_bytes: int | None = field(default=None, metadata=unit("byte", positive=True))
     """What processes together can allocate on an empty card, contexts included, bytes."""
     usable_memory_range_bytes: tuple[int, int] | None = None
     """Lowest and highest of the usable bytes seen across drivers."""
@@ -115,19 +115,14 @@ class HardwareNode:
     def __post_init__(self) -> None:
         """Take text and pint quantities, precision aliases and tables."""
         coerce(self)
-        for key in ("aliases", "estimates", "usable_memory_range_bytes"):
-            if isinstance(given := getattr(self, key), list):
-                object.__setattr__(self, key, tuple(given))
         for key in ("peak_flops", "peak_flops_sparse"):
             peaks = {dtype(name, key).name: value for name, value in getattr(self, key).items()}
             object.__setattr__(self, key, peaks)
-        if self.usable_memory_bytes is not None and self.usable_memory_bytes > _ROUNDING * self.memory_bytes:
-            raise InputError(
-                "is more than the device has",
-                field="usable_memory_bytes",
-                value=self.usable_memory_bytes,
-                allowed=f"about memory_bytes = {self.memory_bytes} at most",
-            )
+        for key in ("usable_memory_bytes", "context_bytes"):
+            part = getattr(self, key)
+            if part is not None and part > _ROUNDING * self.memory_bytes:
+                allowed = f"about memory_bytes = {self.memory_bytes} at most"
+                raise InputError("is more than the device has", field=key, value=part, allowed=allowed)
 
     @property
     def available_bytes(self) -> int:

@@ -14,8 +14,8 @@ from foretell.catalog import loader
 from foretell.dtypes import dtype
 from foretell.errors import ConfigError
 from foretell.recipe.optimizers import Optimizer
-from foretell.recipe.profile import Formats, Profile
 from foretell.recipe.parallelism import Sharding
+from foretell.recipe.profile import Formats, Profile
 from foretell.recipe.style import Style
 from foretell.typed import check_values
 from foretell.validation import choice, positive_int
@@ -93,13 +93,19 @@ def read_profile(entry: Mapping[str, Any], depth: int = 0) -> Profile:
     _known(Profile, data, where)
     for key, value in data.items():
         changes[key] = tuple(value) if isinstance(value, list) else value
+    _check(changes, where)
+    return dataclasses.replace(base, **changes)
+
+
+def _check(changes: Mapping[str, Any], where: str) -> None:
+    """Check the fields of a profile that an entry changes."""
     check_values(Profile, changes, where=where)
     for key, allowed in _NAMES.items():
         choice(changes.get(key, allowed[0]), key, allowed, where=where)
     for stage in (changes.get("default_zero", 0), *changes.get("zero", ())):
         positive_int(stage, "zero", minimum=0, maximum=3, where=where)
-    positive_int(changes.get("default_expert_tp") or 1, "default_expert_tp", where=where)
-    return dataclasses.replace(base, **changes)
+    if (degree := changes.get("default_expert_tp")) is not None:
+        positive_int(degree, "default_expert_tp", where=where)
 
 
 def _formats(given: Mapping[str, Any], where: str) -> Formats:
