@@ -24,8 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from foretell.cost.overheads import calibration
-from foretell.evidence.replay import replay, shipped
+from foretell.cost.training_memory import training_memory, worst
+from foretell.cost.workspace import library_workspace
+from foretell.evidence.memory_replay import source_of
+from foretell.evidence.memory_rows import read_row
+from foretell.evidence.replay import read_rows, replay, shipped
 from foretell.evidence.summary import Scored
+from foretell.machine import load_hardware
 from foretell.recipe.profiles import PROFILES
 
 OUT = Path(__file__).parents[1] / "src/foretell/catalog/data/calibration/memory.json"
@@ -101,6 +106,29 @@ def regimes(rows: Sequence[tuple[Scored, float]], suffix: str = "") -> dict[str,
     return {name: spread(members) for name, members in sorted(groups.items()) if name.count("/") < 2 or len(members) >= ENOUGH}
 
 
+def pooled_fraction() -> dict[str, Any]:
+    """Reserved bytes that the stream pools do not explain, over what is not resident between steps: the median of the
+    rows of highest confidence, sources of equal weight."""
+    found: list[tuple[float, str, str]] = []
+    for row in read_rows(shipped("memory")):
+        if row["measured"].get("metric") != "reserved" or row["confidence"] != 3 or row["software"]["framework"] != "torchtitan":
+            continue
+        ready = read_row(row)
+        hardware = load_hardware(row["hardware"]["gpu"])
+        stage = worst(training_memory(ready.arch, ready.run)) if ready.stage is None else (
+            training_memory(ready.arch, ready.run)[ready.stage]
+        )  # fmt: skip
+        if stage.pooled is not None:
+            workspace = library_workspace(ready.arch, ready.run, hardware.compute_capability)
+            rest = row["measured"]["gib"] * 2**30 - stage.pooled - workspace
+            found.append((rest / (stage.pooled - stage.states), source_of(row), row["id"]))
+    count: dict[str, int] = defaultdict(int)
+    for _, source, _ in found:
+        count[source] += 1
+    value = weighted_quantiles([(x, 1 / count[source]) for x, source, _ in found], [0.5])[0]
+    return {"fraction": round(value, 4), "basis": "fit", "rows": [row for *_, row in found]}
+
+
 def inside(r: float, regime: dict[str, Any]) -> bool:
     """Whether a residual lies between the 5 % and 95 % quantiles."""
     return bool(regime["log_error"][POINTS.index(0.05)] <= r <= regime["log_error"][POINTS.index(0.95)])
@@ -133,10 +161,12 @@ def coverage(rows: Sequence[tuple[Scored, float]]) -> tuple[float, float]:
 
 def main() -> None:
     """Fit and write."""
+    data = calibration()
+    data["slack"]["pooled"] = pooled_fraction()
+    print(f"slack beyond the stream pools: {100 * data['slack']['pooled']['fraction']:.2f} % of what is not resident")
     rows = residuals("replay")
     can = {p.name for p in PROFILES.values() if p.replays}
     linear = [(s, r) for s, r in residuals("linear") if s.framework in can and LEVEL.get(s.metric, s.metric) != "allocated"]
-    data = calibration()
     kept = {k: v for k, v in data["regimes"].items() if v.get("basis") == "prior" and k in ("default", "not-cuda")}
     data["regimes"] = kept | regimes(rows) | regimes(linear, "-linear")
     with_all, without = coverage(rows)

@@ -47,7 +47,7 @@ def test_verdicts() -> None:
     # a device that holds exactly the point: neither yes nor no
     exact = ft.HardwareNode("exact", round(found.total_bytes), 1e12, {"bf16": 1e14}, compute_capability="9.0")
     assert forecast(small(), exact, recipe).verdict == "uncertain"
-    assert forecast(small(), exact, recipe).p_oom == pytest.approx(0.5)
+    assert 0.2 < forecast(small(), exact, recipe).p_oom < 0.8
 
 
 def test_the_result_is_a_mapping_a_dict_and_a_text() -> None:

@@ -54,7 +54,7 @@ def levels(
         workspace = 0.0
     allocated = stage.peak.bytes + workspace
     if stage.pooled is not None and over.cuda_like:
-        reserved = stage.pooled + workspace
+        reserved = stage.pooled + workspace + over.pooled_fraction * max(0.0, stage.pooled - stage.states)
     elif replay and run.profile.replays and over.cuda_like:
         seen = reserved_by_replay(arch, run, stage.stage, workspace=workspace / 2)
         reserved = allocated + max(0.0, seen.reserved - seen.allocated)

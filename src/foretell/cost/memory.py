@@ -274,7 +274,7 @@ class StageFolder:
         if self.accumulates:
             resident = resident + base.gradients
         phases: dict[str, list[Point]] = {"forward": [], "loss": [], "backward": [], "optimizer": []}
-        kept_all = Lin(resident)
+        kept_all = resident + work.passes
         if embed is not None:
             kept_all.add(embed.saved, self.stage.in_flight[0])
         encoder = self.arch.memory
@@ -309,7 +309,7 @@ class StageFolder:
                 old = (old_logits if i <= self.head_carried[2] else Lin()) + (unfreed if i < len(head.forward) else Lin())
                 phases["loss"].append(Point("loss", f"head.{p.operator}", top + p.size + work.head + old))
         if embed is not None and (self.fresh or not self.transient):
-            everything = resident + base.gradients + work.late + held
+            everything = resident + work.passes + base.gradients + work.late + held
             if head is not None and self.tied_sum and in_backward(self.plan):
                 everything = everything + head.wgrad
             if not self.fresh:  # other micro-batches are still in flight

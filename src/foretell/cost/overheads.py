@@ -53,6 +53,9 @@ class Overheads:
     """Buffers of the communicators, outside the allocator."""
     cuda_like: bool
     notes: tuple[str, ...] = ()
+    pooled_fraction: float = 0.0
+    """As ``slack_fraction``, on top of reserved memory that follows from stream pools (segment granules, kernels' own
+    workspaces)."""
 
     @property
     def outside(self) -> float:
@@ -92,6 +95,7 @@ def overheads(run: Run, hardware: HardwareNode) -> Overheads:
         context,
         nccl,
         cuda_like=True,
+        pooled_fraction=float(data["slack"]["pooled"]["fraction"]),
     )
 
 

@@ -114,7 +114,7 @@ class _Rank:
         memory = self.memory
         loaded, fits = 0.0, True
         try:
-            self.loader.load(self.work.resident)
+            self.loader.load(self.work.resident + self.work.passes)
             loaded = float(memory.allocated)
             for _ in range(STEPS):
                 memory.peak = memory.allocated

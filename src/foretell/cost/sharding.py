@@ -20,7 +20,7 @@ Working = Callable[[Block], Lin]
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """``resident`` all along; ``forward``/``backward`` while a given block runs; ``head``, ``optimizer`` there."""
+    """``resident`` all along, ``passes`` while a micro-batch runs; ``forward``/``backward`` while a given block runs; ``head``, ``optimizer`` there."""
 
     resident: Lin
     forward: Working
@@ -31,6 +31,8 @@ class Buffers:
     """Whole gradients of the root unit, reduced only when the backward pass has ended."""
     pools: Lin = field(default_factory=Lin)
     """What other streams' allocator pools reserve beyond the compute stream's peak."""
+    passes: Lin = field(default_factory=Lin)
+    """Held from the forward to the end of the backward pass: units that are not resharded between them."""
 
 
 def _nothing(_: Block) -> Lin:
@@ -292,4 +294,4 @@ def _gathering(folder: StageFolder, kind: str, step: Lin) -> Buffers:
     pools = _fsdp2_pools(folder, layers, compute) if kind in ("fsdp2", "simplefsdp") and layers else Lin()
     if kind == "simplefsdp":  # one stream: only the hole
         pools = allocator_hole(folder)
-    return Buffers(root, forward, backward, head, step, late, pools)
+    return Buffers(Lin(), forward, backward, head, step, late, pools, root)

@@ -158,11 +158,11 @@ def _pooled(fold: StageFold, above: Overheads) -> bool:
 
 def _reserved_forms(index: int, fold: StageFold, above: Overheads) -> list[tuple[int, dict[str, float]]]:
     """Return the reserved bytes of every level of one rank as forms (stage, monomial -> bytes)."""
-    if _pooled(fold, above):
-        return [(index, dict(point.flat)) for point in fold.pooled]
-    resident, fraction = fold.resident.by_monomial(), above.slack_fraction
+    pooled = _pooled(fold, above)
+    fraction = above.pooled_fraction if pooled else above.slack_fraction
+    resident = fold.resident.by_monomial()
     out = []
-    for point in (p for points in fold.phases.values() for p in points):
+    for point in fold.pooled if pooled else (p for points in fold.phases.values() for p in points):
         form = {name: value * (1 + fraction) for name, value in point.flat.items()}
         for name, value in resident.items():
             form[name] = form.get(name, 0.0) - fraction * value
