@@ -88,7 +88,8 @@ def _from_path(path: Path) -> Workload:
         path = path.expanduser()
         folder = path.is_dir()
     except (OSError, ValueError, RuntimeError) as error:  # NUL, no home, too long a name
-        raise ConfigError(f"cannot be read: {error}", where=str(path)) from error
+        problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise ConfigError(problem, where=str(path)) from error
     file = path / "config.json" if folder else path
     raw = _read_json(file)
     beside = file.parent / "hf_quant_config.json"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from foretell.errors import printable
 from foretell.report.envelope import dumps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
-__all__ = ["console", "print_json"]
+__all__ = ["console", "print_json", "print_lines", "shown"]
 
 
 def console() -> Console:
@@ -23,3 +26,17 @@ def console() -> Console:
 def print_json(document: dict[str, Any]) -> None:
     """Print the object."""
     sys.stdout.write(dumps(document) + "\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines; what in them would steer a terminal is printed as an escape."""
+    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
+
+
+def shown(value: Any) -> Any:  # noqa: ANN401  # a tree of anything
+    """Return a tree whose texts can be printed on any terminal."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {key: shown(item) for key, item in value.items()}
+    return [shown(item) for item in value] if isinstance(value, list | tuple) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -30,22 +29,22 @@ def _list(kind: str | None, **options: Any) -> int:  # noqa: ANN401  # flags
 
     Without KIND the kinds are counted. Your own entries (FORETELL_CATALOG) are listed with the shipped ones.
     """
-    from foretell.cli._print import print_json  # noqa: PLC0415
+    from foretell.cli._print import print_json, print_lines  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
 
     rows = list(_rows(_kind(kind))) if kind is not None else [_count(name) for name in _kinds()]
     if options["json"]:
         print_json(envelope("catalog", {"action": "list", "kind": kind}, {"kind": kind, "entries": rows}))
     elif options["quiet"]:
-        sys.stdout.writelines(f"{row['id']}\n" for row in rows)
+        print_lines(str(row["id"]) for row in rows)
     else:
-        sys.stdout.writelines(f"{line}\n" for line in _table(rows))
+        print_lines(_table(rows))
     return 0
 
 
 def _show(name: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
     """Show everything that is known of NAME, and where it comes from."""
-    from foretell.cli._print import print_json  # noqa: PLC0415
+    from foretell.cli._print import print_json, print_lines  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
 
     kind, entry = _find(name, options["kind"])
@@ -57,14 +56,14 @@ def _show(name: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
         print_json(envelope("catalog", inputs, result, sources=sources))
         return 0
     if options["quiet"]:
-        sys.stdout.write(f"{entry.get('id')}\n")
+        print_lines([str(entry.get("id"))])
         return 0
     plain = {key: value for key, value in entry.items() if key not in ("sources", "source", "config")}
-    sys.stdout.writelines(f"{line}\n" for line in _lines({"kind": kind} | plain | more))
-    sys.stdout.writelines(f"{line}\n" for line in _lines({"config": entry.get("config")} if "config" in entry else {}))
+    print_lines(_lines({"kind": kind} | plain | more))
+    print_lines(_lines({"config": entry.get("config")} if "config" in entry else {}))
     for source in sources:
         text = "; ".join(str(value) for value in source.values()) if isinstance(source, dict) else str(source)
-        sys.stdout.write(f"source: {text}\n")
+        print_lines([f"source: {text}"])
     return 0
 
 

@@ -25,8 +25,9 @@ def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
     MODEL is a catalog name, a config.json, or a folder that holds one. Sizes are GiB (2^30 bytes) of one GPU.
     """
     question = _question(options)
+    from foretell.cli._effects import check_question, idle_options, moved  # noqa: PLC0415
     from foretell.cli._inputs import inputs_of  # noqa: PLC0415
-    from foretell.cli._print import console, print_json  # noqa: PLC0415  # the rooms below: 100 ms
+    from foretell.cli._print import console, print_json, shown  # noqa: PLC0415  # the rooms below: 100 ms
     from foretell.cli._request import request  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
     from foretell.report.fit import result_of  # noqa: PLC0415
@@ -34,6 +35,7 @@ def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
     made = request(model, options)
     launch, answer = made.launch, None
     if question is not None:
+        check_question(question, options)
         answer = _ask(question, made.launch)
         launch = answer.launch or made.launch
     forecast = launch.replayed(host=True)
@@ -44,7 +46,9 @@ def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
         suggestions = advise(launch.tuned(forecast), forecast)
     assumed = [*dict.fromkeys((*made.assumed, *forecast.assumed))]
     result = result_of(launch, forecast, suggestions, answer, assumed)
-    notes = [*dict.fromkeys((*made.notes, *forecast.notes))]
+    idle = [] if options["quiet"] else idle_options(model, options, made)
+    about = [f"given, and without effect on this answer: {', '.join(idle)}"] if idle else []
+    notes = [*dict.fromkeys((*about, *moved(options, launch), *made.notes, *forecast.notes))]
     document = envelope("fit", inputs_of(model, options, launch), result, notes=notes, sources=forecast.sources)
     if options["json"]:
         print_json(document)
@@ -53,7 +57,7 @@ def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
 
         screen = console()
         if not options["quiet"]:
-            show(document, screen)
+            show(shown(document), screen)
         elif answer is not None:
             screen.print(inverse_line(result["inverse"]))
         else:

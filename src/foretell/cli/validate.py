@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,7 @@ def _validate(kind: str, **options: Any) -> int:  # noqa: ANN401  # text or flag
 
     Each line of FILE is one measured run. The answer is no (exit code 1) if --max-mape is given and not kept.
     """
-    from foretell.cli._print import print_json  # noqa: PLC0415
+    from foretell.cli._print import print_json, print_lines  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
 
     kind = one_of(kind, "kind", _KINDS) or kind
@@ -45,9 +44,9 @@ def _validate(kind: str, **options: Any) -> int:  # noqa: ANN401  # text or flag
         result = {key: value for key, value in report.items() if key not in ("notes", "sources")}
         print_json(envelope("validate", inputs, result, notes=notes, sources=report.get("sources", [])))
     elif options["quiet"]:
-        sys.stdout.write(_line("all", summary) + "\n")
+        print_lines([_line("all", summary)])
     else:
-        sys.stdout.writelines(f"{line}\n" for line in _screen(report))
+        print_lines(_screen(report))
     mape = summary.get("mape_pct")
     return 1 if not summary.get("n") or (limit is not None and (mape is None or mape > limit)) else 0
 
