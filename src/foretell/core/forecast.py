@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from foretell.arch._load import load_model
 from foretell.arch.architecture import Architecture
@@ -24,7 +24,7 @@ from foretell.machine.hardware import HardwareNode, load_hardware
 from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.resolve import Run
 from foretell.recipe.training import TrainingRecipe
-from foretell.validation import number, positive_int
+from foretell.validation import choice, flag, number, positive_int
 
 __all__ = ["Forecast", "forecast"]
 
@@ -164,9 +164,12 @@ def forecast(
     elif low > available:
         verdict = "does_not_fit"
     node = None
-    if host:
-        most = positive_int(gpus_per_node, "gpus_per_node") if gpus_per_node else _RANKS_PER_NODE
-        node = host_memory(arch, run, min(run.par.world, most), load=load, workers=loader_workers)
+    if flag(host, "host"):
+        most = _RANKS_PER_NODE if gpus_per_node is None else positive_int(gpus_per_node, "gpus_per_node")
+        workers = positive_int(loader_workers, "loader_workers", minimum=0, maximum=1024)
+        if load is not None:
+            choice(load, "load", get_args(Load))
+        node = host_memory(arch, run, min(run.par.world, most), load=load, workers=workers)
     return Forecast(
         verdict=verdict,
         fits=verdict == "fits",
