@@ -109,6 +109,8 @@ class Norm(Operator):
     shared_weight: bool = True
     split: bool = False
     """True when it runs on tensor-parallel heads (query/key norms), False when on the residual stream."""
+    fused: bool = False
+    """PyTorch's own module (``nn.RMSNorm``) in model code that is otherwise eager."""
 
     @property
     def width(self) -> int:

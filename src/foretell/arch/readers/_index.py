@@ -56,5 +56,6 @@ _FAMILIES: dict[str, str] = {
     "dit": "DiTTransformer2DModel Transformer2DModel",
     "vae": "AutoencoderKL",
     "mmdit": "FluxTransformer2DModel SD3Transformer2DModel",
+    "flux2": "Flux2Transformer2DModel",
 }
 MODULES: dict[str, str] = {model_type: module for module, types in _FAMILIES.items() for model_type in types.split()}
