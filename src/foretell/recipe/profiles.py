@@ -105,7 +105,7 @@ _ALL = (
         zero=(0, 3), default_zero=3, adapter_units=True, lora_dropout=0.1, aliases=("fsdp_qlora",),
     ),
     Profile(
-        name="deepspeed", title="DeepSpeed ZeRO",
+        name="deepspeed", title="DeepSpeed ZeRO", replays=True,
         style=_HF_LOOP,
         formats=_DEEPSPEED, sources=("deepspeedai/DeepSpeed deepspeed/runtime/zero",), sharding="deepspeed", default_zero=1, optimizer_impl="fused",
     ),
