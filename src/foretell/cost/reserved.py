@@ -201,6 +201,8 @@ class _Rank:
         folder, memory = self.folder, self.memory
         forward, backward, env, held = self.programs.edge(folder.arch.head, loss=folder.arch.vocab is not None)
         env[X] = x
+        whole = self.number(self.work.head)
+        gather = memory.malloc(whole, 1) if whole else None
         forward.play(memory, env)
         release(memory, self.until_loss)
         if not self.states:
@@ -208,6 +210,8 @@ class _Rank:
         env[GOUT] = memory.malloc(512)  # gradient of the loss
         backward.play(memory, env)
         self.collect(backward, env, self.programs.sharded(folder.arch.head))
+        if gather is not None:
+            memory.free(gather)
         keep = self.until_step if folder.style.outputs_in_step else self.until_backward
         keep += [env[slot] for slot in held if env[slot] is not None]
         return env[backward.grad_in] if backward.grad_in >= 0 else None
