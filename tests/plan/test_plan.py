@@ -48,7 +48,8 @@ def verdicts(fits: Callable[[int], bool]) -> Callable[[int], Any]:
 
     def at(step: int) -> Any:
         verdict = "fits" if fits(step) else "does_not_fit"
-        return SimpleNamespace(forecast=lambda: SimpleNamespace(verdict=verdict, total_bytes=step))
+        found = SimpleNamespace(verdict=verdict, total_bytes=step)
+        return SimpleNamespace(forecast=lambda: found, replayed=lambda: found)
 
     return at
 

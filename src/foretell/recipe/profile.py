@@ -56,6 +56,14 @@ class Profile:
     """What a loss name means here, where it differs from the general meaning."""
     megatron: bool = False
     """Megatron-Core's resident buffers and pipeline engine."""
+    offloads: frozenset[str] = frozenset({"optimizer", "params", "grads", "activations"})
+    """What its own switches can keep in host memory."""
+    offloads_together: bool = False
+    """FSDP's CPU offload moves a unit's parameters, gradients and optimizer states together."""
+    adapters_4bit: bool = True
+    """... on a quantised base."""
+    checkpoint_dtype: bool = False
+    """A frozen base keeps the checkpoint's half precision whatever the autocast (transformers 5 ``dtype="auto"``)."""
     replays: bool = False
     """One compute stream whose allocations the fold knows in order: reserved memory can be had by replaying them."""
     expandable: bool = False

@@ -61,7 +61,8 @@ _ALL = (
     ),
     Profile(
         name="hf-trainer", title="transformers Trainer / accelerate, DDP, autocast over fp32 parameters",
-        replays=True, style=replace(
+        replays=True, offloads=frozenset({"activations"}), checkpoint_dtype=True,
+        style=replace(
             _HF_LOOP, autocast=True, residual=4.0, logits_held="", outputs_in_step=False, lora_clone=True,
         ),
         formats=_AUTOCAST, sources=("transformers 5.24.0 trainer.py, loss/loss_utils.py",), aliases=("transformers", "trl", "accelerate", "hf"),
@@ -69,7 +70,8 @@ _ALL = (
     ),
     Profile(
         name="peft", title="transformers + PEFT in a training loop of one's own, no autocast",
-        replays=True, style=replace(_HF_LOOP, lora_clone=True),
+        replays=True, offloads=frozenset({"activations"}),
+        style=replace(_HF_LOOP, lora_clone=True),
         formats={**_PURE, "bf16": _pure("bf16"), "fp16": _pure("fp16")}, zero=(0,), quantized_rest="fp32", optimizer_impl="foreach",
         sources=(
             "transformers 5.24.0 models/llama/modeling_llama.py, loss/loss_utils.py, modeling_utils.py (use_reentrant=False)",
@@ -79,12 +81,14 @@ _ALL = (
     ),
     Profile(
         name="fsdp2", title="PyTorch FSDP2 (fully_shard), fp32 shards, bf16 compute",
+        offloads=frozenset({"params", "grads", "optimizer"}), offloads_together=True,
         style=_HF_LOOP,
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_fully_shard",), sharding="fsdp2", zero=(2, 3), default_zero=3,
         tensor=True, sequence_parallel=True, expandable=False, default_expert_tp=1,
     ),
     Profile(
-        name="torchtitan", title="torchtitan (FSDP2, TP with SP, PP)",
+        name="torchtitan", title="torchtitan (FSDP2, TP with SP, PP)", adapters_4bit=False,
+        offloads=frozenset({"params", "grads", "optimizer"}), offloads_together=True,
         style=Style(
             norm="fused", gate="eager", rope="complex", attention="flash", loss="eager", gqa_expand=True, fsdp_units="split",
             fused_qkv=True, chunked_head=True,
@@ -95,17 +99,20 @@ _ALL = (
     ),
     Profile(
         name="fsdp1", title="PyTorch FSDP1 (FullyShardedDataParallel, flat parameters)",
-        replays=True, style=_HF_LOOP,
+        replays=True, offloads=frozenset({"params", "grads", "optimizer"}), offloads_together=True,
+        style=_HF_LOOP,
         formats=_FSDP, sources=("pytorch torch/distributed/fsdp/_flat_param.py",), sharding="fsdp1", zero=(2, 3), default_zero=3,
         adapter_units=True,
     ),
     Profile(
         name="fsdp-qlora", title="AnswerDotAI/fsdp_qlora train.py: FSDP1 or DDP, LoRA on a 4-bit or bf16 base, all bf16",
-        replays=True, style=_HF_LOOP, formats={**_PURE, "bf16": _pure("bf16")}, sources=("AnswerDotAI/fsdp_qlora 02586ac train.py",), sharding="fsdp1",
+        replays=True, offloads=frozenset({"params", "grads", "optimizer"}), offloads_together=True,
+        style=_HF_LOOP, formats={**_PURE, "bf16": _pure("bf16")}, sources=("AnswerDotAI/fsdp_qlora 02586ac train.py",), sharding="fsdp1",
         zero=(0, 3), default_zero=3, adapter_units=True, lora_dropout=0.1, aliases=("fsdp_qlora",),
     ),
     Profile(
         name="deepspeed", title="DeepSpeed ZeRO", replays=True,
+        offloads=frozenset({"params", "grads", "optimizer"}),
         style=_HF_LOOP,
         formats=_DEEPSPEED, sources=("deepspeedai/DeepSpeed deepspeed/runtime/zero",), sharding="deepspeed", default_zero=1, optimizer_impl="fused",
     ),
@@ -113,14 +120,16 @@ _ALL = (
         # megatron/model (fused LayerNorm, scores masked in place), core/tensor_parallel/cross_entropy.py; DeepSpeed
         # runtime/pipe/engine.py (pipe buffers); sailor's OPTModelPipe (third_party/Megatron-DeepSpeed model/opt_model.py)
         name="megatron-deepspeed", title="Megatron-DeepSpeed (DeepSpeed pipeline engine)",
+        offloads=frozenset({"optimizer"}), supports_adapters=False,
         style=Style(norm="fused", gate="eager", rope="eager", attention="eager", loss="vocab-parallel-copies", logits_held="compute"),
         formats=_DEEPSPEED, sources=("deepspeedai/Megatron-DeepSpeed", "eth-easl/sailor cf2c8e3"), sharding="deepspeed",
         zero=(0, 1, 2, 3), pipeline=True, tensor=True, losses=(("vocab-parallel", "vocab-parallel-copies"),),
         gradients="buffer", ddp_bucket=False, optimizer_impl="fused", rewrite="megatron-deepspeed", pipe_buffers=True,
-        no_dropout=("opt",), supports_adapters=False,
+        no_dropout=("opt",),
     ),
     Profile(
         name="megatron-core", title="Megatron-Core with Transformer Engine",
+        offloads=frozenset({"optimizer", "activations"}), supports_adapters=False,
         style=Style(
             norm="fused", gate="fused", rope="fused", attention="te", softmax=2.0, loss="vocab-parallel", main_grad_fusion=True,
             experts="alltoall", slices="copy",
@@ -131,6 +140,7 @@ _ALL = (
     ),
     Profile(
         name="megatron-bridge", title="Megatron-Bridge / NeMo on Megatron-Core",
+        offloads=frozenset({"optimizer", "activations"}), adapters_4bit=False,
         style=Style(
             norm="fused", gate="fused", rope="fused", attention="te", softmax=2.0, loss="te-fused", main_grad_fusion=True,
             experts="alltoall", slices="copy",
@@ -154,6 +164,7 @@ _ALL = (
     Profile(
         # thunder/benchmarks/benchmark_litgpt.py: LitGPT's model, one fused graph whose saved tensors are eager code's
         name="thunder", title="lightning-thunder on LitGPT models, bf16-true",
+        offloads=frozenset(), supports_adapters=False,
         style=Style(norm="eager", gate="eager", rope="eager", attention="flash", gqa_expand=True, loss="eager"),
         formats={**_PURE, "bf16": _pure("bf16")}, sources=("Lightning-AI/lightning-thunder benchmark_litgpt.py",),
         aliases=("lightning-thunder",), sharding="fsdp2", zero=(0, 2, 3), optimizer_impl="fused", compiles="kernels",
@@ -162,6 +173,7 @@ _ALL = (
         # litgpt/finetune/lora.py: lora_dropout, no_backward_sync, `logits` held by the loop; utils.chunked_cross_entropy;
         # lightning fabric/plugins/precision: bitsandbytes.py quantises every nn.Linear from fp16, convert_output to fp32
         name="litgpt", title="LitGPT (Lightning Fabric), bf16-true",
+        offloads=frozenset(),
         style=Style(
             autocast=True, residual=4.0, norm="eager", norm_scale_wide=True, gate="eager", rope="eager", attention="flash",
             heads_first=True, gqa_expand=True, loss="list-chunked", logits_carried=True,
@@ -178,6 +190,7 @@ _ALL = (
     Profile(
         # MMDistributedDataParallel; mmcv/runner/hooks/optimizer.py Fp16OptimizerHook: a half model, fp32 copies for the update
         name="mmseg", title="MMSegmentation on MMCV, DDP, fp32",
+        offloads=frozenset(), supports_adapters=False,
         style=Style(norm="fused", gate="eager", act="eager", attention="eager", scores="composite", loss="eager"),
         formats={"fp32": FP32, "fp16": Formats("fp16", "fp16", "fp32", "fp32", "fp16", "fp16")}, zero=(0,),
         sources=("open-mmlab/mmsegmentation v0.5 docs/model_zoo.md",), aliases=("mmsegmentation", "openmmlab"),
@@ -187,6 +200,7 @@ _ALL = (
         # src/nanotron/models/llama.py (qkv_proj, flash_rotary in place, kv concatenated), nn/layer_norm.py (fused),
         # parallel/tensor_parallel (gathers into MemoryBuffer, sharded_cross_entropy), optim/gradient_accumulator.py (fp32),
         # models/base.py build_model (stages by cost); scripts/scaling_benchmarks.py: REDUCE_SCATTER, fused AdamW
+        offloads=frozenset(), supports_adapters=False,
         style=Style(
             norm="fused", gate="eager", rope="inplace", packed_kv=True, attention="flash", loss="vocab-parallel-copies",
             gather_buffers=True,
@@ -194,7 +208,7 @@ _ALL = (
         formats=_MEGATRON, sources=("huggingface/nanotron e24d2483",), sharding="distopt", zero=(0, 1), default_zero=1,
         pipeline=True, tensor=True, sequence_parallel=True, gradients="buffer", autograd_gradients=True, optimizer_impl="fused",
         losses=(("vocab-parallel", "vocab-parallel-copies"),), rewrite="merged-qkv", split="cost",
-        step_gather=True, supports_adapters=False,
+        step_gather=True,
     ),
 )  # fmt: skip
 PROFILES: dict[str, Profile] = {p.name: p for p in _ALL}

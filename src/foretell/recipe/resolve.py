@@ -65,6 +65,8 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
     """Complete a run from its framework's profile; refuse what the framework cannot run."""
     check(recipe, par, profile)
     profile = at_date(profile, recipe.date)
+    if profile.offloads_together and "params" in recipe.offload:
+        recipe = replace(recipe, offload=profile.offloads)
     formats = _formats(recipe, profile)
     if profile.megatron and (formats.param, formats.master) == ("bf16", "fp32") and formats.optim != "fp32":
         # precision-aware optimizer: masters keep the 16 bits that the bf16 parameter lacks (Megatron-LM
@@ -115,6 +117,8 @@ def _formats(recipe: TrainingRecipe, profile: Profile) -> Formats:
         given = getattr(recipe, f"{name}_dtype")
         if given is not None and not (name == "compute" and given in _LOW):
             changes[name] = given
+    if profile.checkpoint_dtype and recipe.adapter is not None and recipe.param_dtype is None and "param" not in changes:
+        changes["param"] = base.compute
     if recipe.master_dtype is not None:
         changes["master"] = None if recipe.master_dtype == "none" else recipe.master_dtype
     if "compute" in changes and base.wgrad == base.compute:
@@ -200,5 +204,18 @@ def check(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> None:
         refuse("quantization", recipe.quantization.kind, "a quantised base runs on one device only")
     if par.vpp > 1 and par.pp == 1:
         refuse("vpp", par.vpp, "virtual pipeline stages need pp > 1")
+    for part in sorted(recipe.offload - profile.offloads):
+        can = f"it can offload {', '.join(sorted(profile.offloads))}" if profile.offloads else "it offloads nothing"
+        refuse("offload", part, f"this framework has no switch for it: {can}")
+    if profile.offloads_together and recipe.offload and "params" not in recipe.offload:
+        refuse("offload", ",".join(sorted(recipe.offload)), "FSDP offloads parameters, gradients and optimizer together: say params")
+    if "params" in recipe.offload and name == "deepspeed" and par.zero < 3:
+        refuse("offload", "params", "DeepSpeed offloads parameters only in ZeRO stage 3")
+    if "optimizer" in recipe.offload and name == "deepspeed" and par.zero < 1:
+        refuse("offload", "optimizer", "DeepSpeed offloads optimizer states from ZeRO stage 1 on")
+    if recipe.adapter is not None and not profile.supports_adapters:
+        refuse("adapter", recipe.adapter.kind, "this framework does not train adapters")
+    if recipe.quantization is not None and not profile.adapters_4bit:
+        refuse("quantization", recipe.quantization.kind, "this framework does not train on a quantised base")
     if recipe.quantization is not None and recipe.adapter is None:
         refuse("quantization", recipe.quantization.kind, "a quantised base is frozen: training it needs an adapter (LoRA)")

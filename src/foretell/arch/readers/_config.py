@@ -20,9 +20,12 @@ from foretell.errors import ConfigError
 _MISSING = object()
 MAX_SIZE = 2**40
 """Largest integer accepted for a shape; anything above is a typing error or an attack."""
-MAX_COUNT = 100_000
+MAX_COUNT = 10_000
 """Largest number of layers (of anything that becomes a list as long as the number)."""
-_COUNT = re.compile(r"(^|_)(layers?|depths?|layers_per_block|groups|group_num|outputs|point_embeddings)(\[\d+\])?$")
+MAX_EACH = 64
+"""Largest number of layers in each block of a U-Net, whose skips make every one different."""
+_EACH = re.compile(r"(^|_)layers_per_block(\[\d+\])?$")
+_COUNT = re.compile(r"(^|_)(layers?|depths?|groups|group_num|outputs|point_embeddings)(\[\d+\])?$")
 
 
 @lru_cache(maxsize=1)
@@ -102,9 +105,9 @@ class Config:
     def check_int(self, key: builtins.str, value: Any, low: builtins.int = 0) -> builtins.int:
         if isinstance(value, float) and math.isfinite(value) and value == int(value):
             value = int(value)
-        high = MAX_COUNT if _COUNT.search(key) else MAX_SIZE
+        high = MAX_EACH if _EACH.search(key) else MAX_COUNT if _COUNT.search(key) else MAX_SIZE
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            top = f"{MAX_COUNT}" if high == MAX_COUNT else "2^40"
+            top = "2^40" if high == MAX_SIZE else str(high)
             raise self.error(key, value, f"an integer between {low} and {top}", "correct the value")
         return value
 

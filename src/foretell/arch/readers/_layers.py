@@ -73,8 +73,11 @@ def rotary_dim(cfg: Config, head_dim: int, default: float = 1.0) -> int:
     for place in (cfg.raw, cfg.raw.get("rope_parameters"), cfg.raw.get("rope_scaling")):
         if isinstance(place, dict):
             for key in ("partial_rotary_factor", "rotary_pct", "rope_pct"):
-                if isinstance(place.get(key), int | float) and not isinstance(place[key], bool):
-                    return max(0, min(head_dim, int(head_dim * place[key])))
+                share = place.get(key)
+                if isinstance(share, int | float) and not isinstance(share, bool):
+                    if not 0 <= share <= 1:
+                        raise cfg.error(key, share, "a share of a head, 0 to 1", "correct the value")
+                    return int(head_dim * share)
     return int(head_dim * default)
 
 

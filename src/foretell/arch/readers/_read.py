@@ -10,8 +10,14 @@ from foretell.arch.architecture import Architecture
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._fallback import fallback
 from foretell.arch.readers._quantization import read_quantization
-from foretell.arch.readers._registry import find_reader
-from foretell.errors import ConfigError
+from foretell.arch.readers._registry import Reader, find_reader
+from foretell.arch.readers._unread import reading_notes
+from foretell.errors import ConfigError, InputError
+
+MAX_PARAMETERS = 10**15
+"""A thousand times the largest model known; more comes of a typing error."""
+_UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""What a reader raises over values that are fine one by one and do not go together."""
 
 
 def read_config(
@@ -33,7 +39,7 @@ def read_config(
     notes: tuple[str, ...] = ()
     if read is None:
         read, cfg, notes = fallback(cfg)
-    arch = read(cfg)
+    arch = _architecture(read, cfg)
     dtype = raw.get("torch_dtype", raw.get("dtype"))
     nested = raw.get("text_config")
     if dtype is None and isinstance(nested, Mapping):
@@ -44,5 +50,29 @@ def read_config(
         config=dict(raw),
         dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
         quantized=read_quantization(raw, where=where, beside=beside),
-        notes=arch.notes + notes,
+        notes=arch.notes + notes + reading_notes(cfg),
     )
+
+
+def _architecture(read: Reader, cfg: Config) -> Architecture:
+    """Run a reader; values that it cannot work with are an error of the file, with what went wrong."""
+    hint = "correct the values; if transformers takes the file, please report it"
+    try:
+        arch = read(cfg)
+        count = arch.parameters
+    except ConfigError:
+        raise
+    except _UNREADABLE as error:
+        if isinstance(error, InputError):
+            raise
+        problem = f"cannot be read as {cfg.model_type!r}: its values do not go together ({type(error).__name__}: {str(error)[:80]})"
+        raise ConfigError(problem, where=cfg.where, hint=hint) from error
+    if not 0 < count <= MAX_PARAMETERS:
+        problem = f"describes a model of {count:.3g} parameters, where 1 to {MAX_PARAMETERS:.0e} are possible"
+        raise ConfigError(problem, where=cfg.where, hint=hint)
+    for op in (op for block, _ in arch.blocks() for op in block.ops):
+        for weight in op.weights():
+            if 0 in weight.shape:
+                problem = f"gives {op.name} a {weight.name} of the shape {weight.shape}, which holds nothing"
+                raise ConfigError(problem, where=cfg.where, hint=hint)
+    return arch
