@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from foretell.arch.architecture import Architecture
+from foretell.arch.operators import Attention, Dropout, Experts, Head, PromptAttention
 from foretell.arch.workload import Workload
 from foretell.core._checks import Facts
+from foretell.cost.host_memory import Load
 from foretell.cost.overheads import Overheads
 from foretell.recipe.resolve import Run
 from foretell.recipe.training import TrainingRecipe
 
-__all__ = ["assumptions", "run_notes"]
+__all__ = ["assumptions", "host_notes", "run_notes"]
 
 
-def assumptions(run: Run, given: TrainingRecipe | None, above: Overheads) -> tuple[str, ...]:
+def assumptions(arch: Architecture, run: Run, given: TrainingRecipe | None, above: Overheads) -> tuple[str, ...]:
     """Return the choices that were left open, with what was taken for each."""
     r, p, style, name = run.recipe, run.par, run.style, run.profile.name
     out = []
@@ -20,9 +25,11 @@ def assumptions(run: Run, given: TrainingRecipe | None, above: Overheads) -> tup
             f"micro-batch {r.micro_batch}, sequence {r.seq_len}",
             f"precision {r.precision}, {r.optimizer}",
         ]
-    if r.attention is None:
+    if arch.family in ("encoder", "vision"):
+        out.append(f"head: {_head(arch)}")
+    if r.attention is None and _has(arch, Attention, PromptAttention):
         out.append(f"attention: {style.attention} ({name}'s default)")
-    if r.loss is None:
+    if r.loss is None and arch.vocab is not None:
         out.append(f"loss: {style.loss} ({name}'s default)")
     if r.optimizer_impl is None:
         out.append(f"optimizer step: {run.profile.optimizer_impl} ({name}'s default)")
@@ -37,6 +44,20 @@ def assumptions(run: Run, given: TrainingRecipe | None, above: Overheads) -> tup
     return tuple(out)
 
 
+def _has(arch: Architecture, *kinds: type) -> bool:
+    """Whether a model has an operator of these kinds."""
+    return any(isinstance(op, kinds) for block, _ in arch.blocks() for op in block.ops)
+
+
+def _head(arch: Architecture) -> str:
+    """Say which head an encoder is trained with."""
+    last = arch.head.ops[-1]
+    if isinstance(last, Head):
+        return f"language model over {last.rows} tokens at every position"
+    width = getattr(last, "d_out", None)
+    return f"{last.name.replace('_', ' ')}, {width} outputs" if width else last.name.replace("_", " ")
+
+
 def run_notes(model: Workload, run: Run, facts: Facts) -> tuple[str, ...]:
     """Return what a reader should know before trusting the numbers."""
     r, p, arch = run.recipe, run.par, model.architecture
@@ -44,13 +65,47 @@ def run_notes(model: Workload, run: Run, facts: Facts) -> tuple[str, ...]:
     if arch.max_positions and facts.text and r.seq_len > arch.max_positions:
         out.append(f"the sequence of {r.seq_len} is longer than the model's {arch.max_positions} positions")
     if p.pp > 1 and r.grad_accum < p.pp:
-        out.append(f"{r.grad_accum} micro-batches do not fill {p.pp} pipeline stages")
+        batches = "1 micro-batch a step does" if r.grad_accum == 1 else f"{r.grad_accum} micro-batches a step do"
+        out.append(f"{batches} not fill {p.pp} pipeline stages: with {p.pp}, the first stage holds the activations of {p.pp}")
     if any(n < p.tp for n in facts.kv_heads):
         out.append("key-value heads are fewer than tp: their copies on several ranks are left out")
     if arch.quantized is not None and r.quantization is None:
         out.append(f"the checkpoint is quantised ({arch.quantized.method}); {r.precision} training is assumed")
     if arch.experts:
         out.append("experts: dropless, tokens spread evenly; a hot expert needs more")
+    out += _without_effect(arch, run)
     if r.compile:
         out.append("torch.compile: its partitioner decides what is kept; expect a wider error")
+    return tuple(out)
+
+
+def _without_effect(arch: Architecture, run: Run) -> Iterator[str]:
+    """Name the settings that were given and change nothing on this model."""
+    r, name = run.recipe, arch.name
+    core = _has(arch, Attention, PromptAttention)
+    if r.attention is not None and not core:
+        yield f"attention {r.attention} has no effect: {name} has no attention"
+    if r.recompute.mode == "selective" and r.recompute.scope == "attention" and not core:
+        yield f"selective recomputation of attention has no effect: {name} has no attention"
+    if r.dropout is not None and not core and not _has(arch, Dropout):
+        yield f"dropout {r.dropout:g} has no effect: {name} has no dropout"
+    if r.loss is not None and arch.vocab is None:
+        yield f"loss {r.loss} has no effect: {name} has no vocabulary"
+    if run.par.etp not in (None, 1, run.par.tp) and not _has(arch, Experts):
+        yield f"expert tensor parallelism has no effect: {name} has no experts"
+
+
+def host_notes(run: Run, ranks: int, load: Load, workers: int) -> tuple[str, ...]:
+    """Return what a node's host memory is made of."""
+    many = f"{ranks} ranks" if ranks > 1 else "1 rank"
+    copies = {
+        "every-rank": f"each of {many} reads a full copy of the model" if ranks > 1 else "the model is read in full",
+        "rank0": "one rank of the node reads a full copy of the model",
+        "meta": "the model is read shard by shard, no full copy",
+    }[load]
+    if run.recipe.quantization is not None and load == "meta":
+        copies = "the base is quantised on the device shard by shard, no full copy"
+    out = [f"host of a node: {many}, {workers} data-loader workers each; {copies}"]
+    if run.recipe.offload:
+        out.append("host: offloaded states are pinned; an allocator that rounds to powers of two takes up to 2x")
     return tuple(out)

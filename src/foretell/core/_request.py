@@ -11,7 +11,7 @@ from foretell.recipe.profiles import profile
 from foretell.recipe.training import Adapter, Quantization, Recompute, TrainingRecipe
 from foretell.validation import choice, positive_int
 
-__all__ = ["DEFAULTS", "GivenFloat", "GivenInt", "build", "micro_batch_of"]
+__all__ = ["DEFAULTS", "GivenFloat", "GivenInt", "GivenText", "build", "micro_batch_of", "untouched"]
 
 
 class GivenInt(int):
@@ -22,19 +22,25 @@ class GivenFloat(float):
     """A default: equal to its number, but known not to come from the user."""
 
 
+class GivenText(str):
+    """A default: equal to its text, but known not to come from the user."""
+
+    __slots__ = ()
+
+
 DEFAULTS: Final[dict[str, Any]] = {
     # the reference's
     "batch_size": None,
     "seq_len": GivenInt(2048),
-    "precision": "fp16",
-    "optimizer": "adam",
-    "activation_checkpointing": "selective",
+    "precision": GivenText("fp16"),
+    "optimizer": GivenText("adam"),
+    "activation_checkpointing": GivenText("selective"),
     "tp_size": 1,
     "pp_size": 1,
     "dp_size": 1,
     "ep_size": 1,
     "zero_stage": GivenInt(0),
-    "gradient_accumulation_steps": 1,
+    "gradient_accumulation_steps": GivenInt(1),
     "trainable_fraction": 1.0,
     "communication_buffer_fraction": GivenFloat(0.05),
     # ours
@@ -47,6 +53,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "sharding": None,
     "hsdp_replicas": 1,
     "schedule": None,
+    "pp_layout": None,
     "reshard": "default",
     "attention": None,
     "loss": None,
@@ -120,7 +127,7 @@ def build(given: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism]:
         grad_accum=accum,
         framework=chosen.name,
         precision=_precision(given["precision"]),
-        optimizer=given["optimizer"],
+        optimizer=str(given["optimizer"]) if isinstance(given["optimizer"], GivenText) else given["optimizer"],
         optimizer_impl=given["optimizer_impl"],
         recompute=Recompute(
             mode,  # type: ignore[arg-type]  # choice() gives one of them
@@ -152,9 +159,32 @@ def build(given: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism]:
         sharding=given["sharding"],
         hsdp_replicas=given["hsdp_replicas"],
         schedule=given["schedule"],
+        layout=_layout(given["pp_layout"]),
         reshard=given["reshard"],
     )
     return recipe, par
+
+
+def untouched(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a run took from the defaults of the reference's signature, as a reader would say it."""
+    accum, text = given["gradient_accumulation_steps"], (GivenText, GivenInt)
+    said = (
+        ("seq_len", f"sequence of {given['seq_len']}"),
+        ("precision", f"{given['precision']} mixed precision"),
+        ("optimizer", f"optimizer {given['optimizer']}"),
+        ("activation_checkpointing", f"{given['activation_checkpointing']} activation checkpointing"),
+        ("gradient_accumulation_steps", f"gradient_accumulation_steps {accum}" if given["micro_batch"] is None else ""),
+    )
+    return tuple(words for name, words in said if words and isinstance(given[name], text))
+
+
+def _layout(layers: object) -> tuple[int, ...] | None:
+    """Return the layers of each pipeline stage as a tuple."""
+    if layers is None:
+        return None
+    if isinstance(layers, str) or not hasattr(layers, "__iter__"):
+        raise InputError("must list the layers of each stage", field="pp_layout", value=layers)
+    return tuple(layers)
 
 
 def _adapter(given: Mapping[str, Any]) -> Adapter | None:

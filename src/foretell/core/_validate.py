@@ -177,6 +177,7 @@ def completed(
         problem = f"is more than the model's {arch.layers} layers"
         raise InputError(problem, field="recompute_layers", value=recipe.recompute.layers)
     check_schedule(par, chosen)
+    _check_even(arch, par, chosen)
     run = resolve(recipe, par, chosen)
     if not facts.text:
         if "seq_len" in explicit or recipe.seq_len not in (1, DEFAULT_SEQ_LEN):
@@ -195,6 +196,23 @@ def completed(
             check_targets(arch, recipe.adapter)
         _check_saved(arch, recipe.adapter.modules_to_save)
     return run, facts
+
+
+def _check_even(arch: Architecture, par: Parallelism, chosen: Profile) -> None:
+    """Refuse uneven stages where the framework takes them only from a layout, and propose one."""
+    parts = par.pp * par.vpp
+    if not chosen.megatron or par.layout is not None or parts > arch.layers or arch.layers % parts == 0:
+        return
+    least, rest = divmod(arch.layers, parts)
+    inner = [least + 1] * rest + [least] * (parts - 1 - rest)  # the first stage also has the embedding, the last the head
+    layout = ",".join(str(n) for n in [least, *inner][:parts])
+    raise CombinationError(
+        f"does not divide the model's {arch.layers} layers",
+        field="pp" if par.vpp == 1 else "pp x vpp",
+        value=parts,
+        where=f"framework {chosen.name}",
+        hint=f"Give the layers of each {'stage' if par.vpp == 1 else 'chunk'}: --pp-layout {layout} (in Python pp_layout=[...])",
+    )
 
 
 def _check_saved(arch: Architecture, modules: tuple[str, ...]) -> None:

@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Final, Literal, get_args
 from foretell.arch._load import load_model
 from foretell.arch.architecture import Architecture
 from foretell.arch.workload import Workload
-from foretell.core._notes import assumptions, run_notes
+from foretell.core._device import check_precision, usual_precision
+from foretell.core._notes import assumptions, host_notes, run_notes
 from foretell.core._terms import TERMS, formula, merged
 from foretell.core._validate import checked_run
 from foretell.core.levels import Levels, StageLevels, levels
 from foretell.core.solver._result import Result, Term
 from foretell.cost.evaluate import Basis, evaluate
-from foretell.cost.host_memory import HostMemory, Load, host_memory
+from foretell.cost.host_memory import Load, default_load, host_memory
 from foretell.cost.overheads import available_bytes, interval, p_oom, regime
 from foretell.cost.training_memory import fold_run, highest, sizes_of
 from foretell.errors import InputError
@@ -144,12 +145,16 @@ def forecast(
 
     `allocator`: how reserved memory is found.  "linear": a calibrated fraction of what is not resident between
     steps, times `slack_scale`; "replay": the rank's allocations through a model of PyTorch's caching allocator,
-    where the framework's profile knows their order (else linear): tens of milliseconds, and closer.  Raises InputError or CombinationError for what cannot run.
+    where the framework's profile knows their order (else linear): tens of milliseconds, and closer.
+
+    Raises InputError or CombinationError for what cannot run.
     """
     model, device = load_model(workload), load_hardware(hardware)
     arch = model.architecture
     share = number(headroom, "headroom", maximum=1)
-    run, facts = checked_run(arch, recipe or TrainingRecipe(), parallelism or Parallelism(), gpus=gpus, explicit=explicit)
+    wanted = recipe if recipe is not None else TrainingRecipe(precision=usual_precision(device))
+    run, facts = checked_run(arch, wanted, parallelism or Parallelism(), gpus=gpus, explicit=explicit)
+    notes = check_precision(device, run.recipe.precision, run.recipe.compute_dtype)
     if allocator not in ("linear", "replay"):
         raise InputError("is not a way", field="allocator", value=allocator, allowed=["linear", "replay"])
     found = levels(arch, run, device, replay=allocator == "replay", slack_scale=slack_scale)
@@ -169,7 +174,11 @@ def forecast(
         workers = positive_int(loader_workers, "loader_workers", minimum=0, maximum=1024)
         if load is not None:
             choice(load, "load", get_args(Load))
-        node = host_memory(arch, run, min(run.par.world, most), load=load, workers=workers)
+        ranks = min(run.par.world, most)
+        # bitsandbytes quantises each shard on its way to the device: no rank ever holds the model in full
+        load = load or ("meta" if run.recipe.quantization is not None else default_load(run.profile.name))
+        node = host_memory(arch, run, ranks, load=load, workers=workers)
+        notes += host_notes(run, ranks, load, workers)
     return Forecast(
         verdict=verdict,
         fits=verdict == "fits",
@@ -189,8 +198,8 @@ def forecast(
         host_memory_bytes=None if node is None else node.total,
         host={} if node is None else node.terms,
         regime=spread.name if spread.rows else f"{spread.name} (prior)",
-        notes=(*run_notes(model, run, facts), *found.above.notes, *_host_notes(node)),
-        assumed=assumptions(run, recipe, found.above),
+        notes=tuple(dict.fromkeys((*run_notes(model, run, facts), *found.above.notes, *notes))),
+        assumed=assumptions(arch, run, recipe, found.above),
         sources=(*run.profile.sources, run.optimizer.source, "catalog/data/calibration/memory.json"),
         _levels=found,
         _run=run,
@@ -241,10 +250,6 @@ def _timeline(peak: StageLevels, weights: float) -> tuple[dict[str, Any], ...]:
     rows.append({"phase": "between_steps", "operator": "", "allocated_bytes": rest})
     rows.append({"phase": "checkpoint_save", "operator": "", "allocated_bytes": rest})
     return tuple(rows)
-
-
-def _host_notes(node: HostMemory | None) -> tuple[str, ...]:
-    return () if node is None else node.notes
 
 
 def _formulas(result: Forecast) -> dict[str, str]:

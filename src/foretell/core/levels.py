@@ -48,9 +48,7 @@ class Levels:
         return {name: size for name, size in terms.items() if size}
 
 
-def levels(
-    arch: Architecture, run: Run, hardware: HardwareNode, *, replay: bool = False, slack_scale: float = 1.0
-) -> Levels:
+def levels(arch: Architecture, run: Run, hardware: HardwareNode, *, replay: bool = False, slack_scale: float = 1.0) -> Levels:
     """Return the levels of a run on a device (`replay`, `slack_scale`: see `cost.levels`)."""
     made = []
     memories = training_memory(arch, run)

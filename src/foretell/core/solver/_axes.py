@@ -30,8 +30,8 @@ SIZES: Final = (
     "gradient_accumulation_steps",
 )
 """Settings that are arrays inside one fold; the others are walked through."""
-_TUPLES: Final = ("recompute_modules", "lora_targets", "offload")
-"""Settings that are tuples themselves: only a list makes an axis of them."""
+_TUPLES: Final = ("recompute_modules", "lora_targets", "offload", "pp_layout")
+"""Settings that are tuples themselves: only a list (or an array) of them makes an axis."""
 MAX_ROWS: Final = 20_000_000
 
 
@@ -60,7 +60,7 @@ class Axes:
 
     def __init__(self, axes: Mapping[str, Any], *, product: bool) -> None:
         """Tell axes from single values, check sizes, and lay the rows out."""
-        if not axes.get("batch_size") and "batch_size" not in axes and "micro_batch" not in axes:
+        if axes.get("batch_size") is None and axes.get("micro_batch") is None:
             raise InputError("is needed (or micro_batch)", field="batch_size")
         self.values = {name: _values(name, value) for name, value in axes.items()}
         lengths = [len(v) for v in self.values.values()]
@@ -160,12 +160,19 @@ def plain_int(value: object) -> object:
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _is_setting(name: str, item: object) -> bool:
+    """Whether an item of a list is a whole setting, rather than a part of one."""
+    return item is None or isinstance(item, tuple | list | set | frozenset) or (name != "pp_layout" and isinstance(item, str))
+
+
 def _values(name: str, value: Any) -> list[Any]:  # noqa: ANN401  # a value or any sequence of values
     """Return the values of one axis, sizes checked."""
     single = isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__")
-    if name in _TUPLES and not isinstance(value, list):
+    if name in _TUPLES and not (isinstance(value, list) and all(_is_setting(name, item) for item in value)):
         single = True
-    items = [value] if single else list(value)
+    if isinstance(value, np.ndarray | np.generic):
+        value, single = value.tolist(), not value.ndim
+    items = [value] if single else [item.item() if isinstance(item, np.generic) else item for item in value]
     if not items:
         raise InputError("has no values", field=name, value=value)
     if name not in SIZES:

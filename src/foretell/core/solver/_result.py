@@ -77,6 +77,10 @@ class Result:
         pairs = cls._fields().items()
         return {name: (field, UNITS[field.removeprefix(name)]) for name, field in pairs if name != field}
 
+    def __dir__(self) -> list[str]:
+        """List the quantities beside the fields."""
+        return sorted({*super().__dir__(), *self._fields()})
+
     # -- a mapping ------------------------------------------------------------------------------------------
 
     def keys(self) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from foretell.arch._load import load_model
 from foretell.core._checks import CHECKS, Degrees, Facts
+from foretell.core._device import check_precision
 from foretell.core._request import DEFAULTS, GivenInt, build
 from foretell.core._validate import completed
 from foretell.core.solver._axes import Axes
@@ -101,6 +102,7 @@ class _Sweep:
         try:
             recipe, par = build(settings | self._sizes_of_one(settings, 0))
             run, facts = completed(self.arch, recipe, par, explicit=self.explicit)
+            check_precision(self.device, run.recipe.precision, run.recipe.compute_dtype)
         except InputError as error:
             return _Kind(settings, None, None, str(error))
         limit = saturation(run.schedule, run.par.pp, run.par.vpp)

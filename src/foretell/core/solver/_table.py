@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Table"]
+
+_SHOWN = 10
+"""Rows that printing a table shows."""
+_WIDE = 110
 
 
 class Table:
@@ -37,6 +42,23 @@ class Table:
             self._columns = decoded | self._plain
         return self._columns
 
+    def __repr__(self) -> str:
+        """Return the first rows as a table: what varies, the total, the verdict, the reason."""
+        varies = [name for name, (codes, _) in self._coded.items() if codes.min() != codes.max()]
+        names = [n for n in varies if n not in ("reason", "verdict", "peak_phase")]
+        rows = [self.row(i) for i in range(min(len(self), _SHOWN))]
+        lines = [[*names, "total GiB", "verdict", "reason"]]
+        for row in rows:
+            total = row["total_memory_bytes"]
+            size = f"{total / 2**30:.2f}" if math.isfinite(total) else "-"
+            lines.append([*(str(row[n]) for n in names), size, row["verdict"], row["reason"]])
+        wide = [max(len(line[i]) for line in lines) for i in range(len(names) + 2)]
+        text = ["  ".join([c.rjust(w) for c, w in zip(line, wide, strict=False)] + line[-1:])[:_WIDE].rstrip() for line in lines]
+        fitting = int(np.count_nonzero(self._plain["feasible"]))
+        head = f"Table of {len(self)} rows, {fitting} feasible; columns: .columns, best row: .best()"
+        more = [f"... {len(self) - len(rows)} more rows"] if len(self) > len(rows) else []
+        return "\n".join([head, *text, *more])
+
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return one column."""
         if name in self._plain:
@@ -50,10 +72,28 @@ class Table:
         out = {name: values[int(codes[index])] for name, (codes, values) in self._coded.items()}
         return out | {name: column[index].item() for name, column in self._plain.items()}
 
-    def best(self, by: str = "total_memory_bytes", *, largest: bool = False, feasible: bool = True) -> Any:  # noqa: ANN401
-        """Return the row with the smallest (or largest) `by` among those that fit; None where none does."""
+    def best(
+        self,
+        by: str = "total_memory_bytes",
+        *,
+        largest: bool = False,
+        feasible: bool = True,
+        verdict: str | Collection[str] | None = None,
+    ) -> Any:  # noqa: ANN401  # a dict of plain values
+        """Return the row with the smallest (or largest) `by`, as a dict; None where no row qualifies.
+
+        Rows that qualify are the feasible ones: the point is within what the device offers, without headroom
+        and without the interval.  `verdict="fits"` (or several verdicts) asks for more: those whose verdict it
+        is.  `feasible=False` takes every row that can run.
+        """
         column = self[by]
         mask = self._plain["feasible" if feasible else "valid"]
+        if verdict is not None:
+            codes, names = self._coded["verdict"]
+            wanted = {verdict} if isinstance(verdict, str) else set(verdict)
+            for name in wanted - set(names):
+                raise InputError("is no verdict", field="verdict", value=name, allowed=names)
+            mask = self._plain["valid"] & np.isin(codes, [i for i, name in enumerate(names) if name in wanted])
         rows = np.flatnonzero(mask)
         if not len(rows):
             return None

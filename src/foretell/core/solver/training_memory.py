@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from foretell.arch.workload import Workload
-from foretell.core._request import DEFAULTS, GivenInt, build
+from foretell.core._request import DEFAULTS, GivenInt, build, untouched
 from foretell.core.forecast import Forecast, forecast
 from foretell.core.solver._result import Result, Term
 from foretell.errors import InfeasibleError, InputError, nearest
@@ -83,6 +83,11 @@ class TrainingMemoryModel:
     gradient_accumulation_steps) must be whole.  World size is dp x tp x pp x cp; experts are carved out of
     dp x cp (x tp).  Without a framework the reference's accounting holds: 2 + 2 + 12 bytes a parameter under
     "fp16" or "bf16", `communication_buffer_fraction` of the gradients as buffer.
+
+    The defaults are those of the reference's signature: sequence 2048, fp16, Adam, selective checkpointing,
+    and a `gradient_accumulation_steps` of 1 that means 1 even where a pipeline stays unfilled.  The command
+    line has defaults of its own (sequence 4096, bf16 where the device has it, AdamW, no checkpointing, enough
+    micro-batches to fill the pipeline).  What was left at its default is listed in `assumed`.
     """
 
     def solve(
@@ -91,15 +96,15 @@ class TrainingMemoryModel:
         hardware: HardwareNode | str,
         batch_size: int,
         seq_len: int = DEFAULTS["seq_len"],
-        precision: str = "fp16",
-        optimizer: str = "adam",
-        activation_checkpointing: str = "selective",
+        precision: str = DEFAULTS["precision"],
+        optimizer: str = DEFAULTS["optimizer"],
+        activation_checkpointing: str = DEFAULTS["activation_checkpointing"],
         tp_size: int = 1,
         pp_size: int = 1,
         dp_size: int = 1,
         ep_size: int = 1,
         zero_stage: int = DEFAULTS["zero_stage"],
-        gradient_accumulation_steps: int = 1,
+        gradient_accumulation_steps: int = DEFAULTS["gradient_accumulation_steps"],
         trainable_fraction: float = 1.0,
         communication_buffer_fraction: float = DEFAULTS["communication_buffer_fraction"],
         *,
@@ -110,7 +115,7 @@ class TrainingMemoryModel:
         """Answer for one run.
 
         Further settings: micro_batch, framework, cp_size, etp_size, vpp_size, sequence_parallel, sharding,
-        hsdp_replicas, schedule, reshard, attention, loss, recompute_scope, recompute_layers,
+        hsdp_replicas, schedule, pp_layout (layers of each stage), reshard, attention, loss, recompute_scope, recompute_layers,
         recompute_modules, optimizer_impl, compile, dropout, lora_rank, lora_targets, quantization, offload,
         encoder_seq_len, expandable_segments.
         """
@@ -135,6 +140,7 @@ class TrainingMemoryModel:
         recipe, par = build(given)
         if implicit and not _reads_text(model):
             recipe = recipe.with_(seq_len=1)
+            given["seq_len"] = 1
         found = forecast(
             model,
             hardware,
@@ -181,6 +187,10 @@ def check_names(settings: Mapping[str, Any]) -> None:
             raise InputError("is not a setting", field=name, value=value, allowed=near)
 
 
+def _plain(text: Any) -> Any:  # noqa: ANN401  # a name, or what was given in its place
+    return str(text) if isinstance(text, str) else text
+
+
 def _reads_text(model: object) -> bool:
     """Whether a model reads a sequence of tokens (a vision model gets no default sequence length)."""
     from foretell.arch._load import load_model  # noqa: PLC0415  # reads files: not for those who only import
@@ -216,13 +226,13 @@ def _result(found: Forecast, given: Mapping[str, Any]) -> TrainingMemoryResult:
         verdict=found.verdict,
         p_oom=found.p_oom,
         micro_batch=found.run.recipe.micro_batch,
-        precision=given["precision"],
-        optimizer=given["optimizer"],
-        activation_checkpointing=given["activation_checkpointing"],
+        precision=_plain(given["precision"]),
+        optimizer=_plain(given["optimizer"]),
+        activation_checkpointing=_plain(given["activation_checkpointing"]),
         parallelism={"dp": par.dp, "tp": par.tp, "pp": par.pp, "cp": par.cp, "ep": par.ep, "world": par.world},
         constraint_trace=trace,
         notes=list(found.notes),
-        assumed=found.assumed,
+        assumed=tuple(dict.fromkeys((*untouched(given), *found.assumed))),
         sources=found.sources,
         _forecast=found,
     )
