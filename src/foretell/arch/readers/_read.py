@@ -65,7 +65,8 @@ def _architecture(read: Reader, cfg: Config) -> Architecture:
     except _UNREADABLE as error:
         if isinstance(error, InputError):
             raise
-        problem = f"cannot be read as {cfg.model_type!r}: its values do not go together ({type(error).__name__}: {str(error)[:80]})"
+        what = f"{type(error).__name__}: {str(error)[:80]}"
+        problem = f"cannot be read as {cfg.model_type!r}: its values do not go together ({what})"
         raise ConfigError(problem, where=cfg.where, hint=hint) from error
     if not 0 < count <= MAX_PARAMETERS:
         problem = f"describes a model of {count:.3g} parameters, where 1 to {MAX_PARAMETERS:.0e} are possible"
