@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from foretell.arch.readers import read_config
 from foretell.cost.training_memory import training_memory
 from foretell.recipe.parallelism import Parallelism

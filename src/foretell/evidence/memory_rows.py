@@ -151,7 +151,8 @@ def _run(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Any]:
     if r["mode"] == "selective" and r.get("scope") == "layer" and r.get("layers") and layers:
         r["layers"] = max(1, round(layers / r["layers"]))  # the row counts recomputed layers, the recipe every n-th
     recipe = TrainingRecipe(
-        micro_batch=t["micro_batch"], seq_len=t.get("seq_len", 1), encoder_seq_len=None,
+        micro_batch=t["micro_batch"], seq_len=t.get("decoder_seq_len") or t.get("seq_len", 1),
+        encoder_seq_len=t.get("seq_len") if "decoder_seq_len" in t else None,
         grad_accum=t.get("grad_accum") or _accum(t, p), framework=prof.name, precision=precision,
         optimizer=t.get("optimizer", "adamw"), optimizer_impl=t.get("optimizer_impl"),
         recompute=Recompute(r["mode"], r.get("scope"), r.get("layers"), tuple(r.get("modules", ()))),

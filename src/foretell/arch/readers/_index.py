@@ -25,6 +25,7 @@ _FAMILIES: dict[str, str] = {
         "llama4_text dbrx"
     ),
     "generic": "gpt-generic megatron-hybrid",
+    "megatron_t5": "megatron-t5",
     "gpt": (
         "gpt2 gpt-sw3 gpt_bigcode gpt_neo gptj codegen gpt_neox falcon RefinedWeb RefinedWebModel bloom mpt "
         "opt qwen baichuan chatglm"

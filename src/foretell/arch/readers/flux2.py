@@ -28,6 +28,11 @@ def _head_norm(name: str, x: str, heads: int, dim: int) -> Norm:
     return Norm(name=name, ins=(x,), dim=dim, groups=heads, split=True, fused=True)
 
 
+def _attention(v: str, heads: int, dim: int) -> Attention:
+    ins = ("rope_q", "rope_k", v)
+    return Attention(name="attn", ins=ins, heads=heads, kv_heads=heads, head_dim=dim, v_dim=dim, causal=False)
+
+
 def _modulation(name: str, hidden: int, chunks: int) -> Pool:
     """Shift, scale and gate vectors, one row a sample; their matrix stands outside the blocks."""
     return Pool(name=name, ins=("memory",), features=chunks * hidden, positions=1)
@@ -56,13 +61,11 @@ def _double(hidden: int, heads: int, dim: int, ffn: int, rows: int) -> list[Oper
         ops += ada(f"{prefix}norm1", x, f"{prefix}mod", hidden)
         ops += [_linear(f"{before}{t}{after}", f"{prefix}norm1", hidden, heads * dim) for t in "qkv"]
         ops += [_head_norm(f"{normed}{t}", f"{before}{t}{after}", heads, dim) for t in "qk"]
-    ends = {"q": ("attn.norm_q", "attn.norm_added_q"), "k": ("attn.norm_k", "attn.norm_added_k"), "v": ("attn.to_v", "attn.add_v_proj")}
-    for t, ins in ends.items():
+    ends = (("attn.norm_q", "attn.norm_added_q"), ("attn.norm_k", "attn.norm_added_k"), ("attn.to_v", "attn.add_v_proj"))
+    for t, ins in zip("qkv", ends, strict=True):
         ops.append(Pool(name=f"joint_{t}", ins=ins, features=heads * dim, positions=rows + _TEXT))
     ops += [Rope(name=f"rope_{t}", ins=(f"joint_{t}",), heads=heads, dim=dim, rotary=dim) for t in "qk"]
-    ops.append(
-        Attention(name="attn", ins=("rope_q", "rope_k", "joint_v"), heads=heads, kv_heads=heads, head_dim=dim, v_dim=dim, causal=False)
-    )
+    ops.append(_attention("joint_v", heads, dim))
     for prefix, x, out, ff, positions in (
         ("context_", "context", "attn.to_add_out", "ff_context", _TEXT), ("", "x", "attn.to_out.0", "ff", rows),
     ):  # fmt: skip
@@ -89,7 +92,7 @@ def _single(hidden: int, heads: int, dim: int, ffn: int) -> list[Operator]:
         *(Slice(name=t, ins=(whole,), features=ffn) for t in ("gate", "up")),
         *(_head_norm(f"attn.norm_{t}", t, heads, dim) for t in "qk"),
         *(Rope(name=f"rope_{t}", ins=(f"attn.norm_{t}",), heads=heads, dim=dim, rotary=dim) for t in "qk"),
-        Attention(name="attn", ins=("rope_q", "rope_k", "v"), heads=heads, kv_heads=heads, head_dim=dim, v_dim=dim, causal=False),
+        _attention("v", heads, dim),
         Gate(name="act", ins=("gate", "up"), fn="silu", features=ffn),
         Pool(name="concat", ins=("attn", "act"), features=width + ffn),
         _linear("attn.to_out", "concat", width + ffn, hidden, row=True),
@@ -130,9 +133,11 @@ def flux2(cfg: Config) -> Architecture:
         hidden, channels, cfg.int("joint_attention_dim", default=15360, low=1),
         cfg.int("timestep_guidance_channels", default=256, low=1), cfg.bool("guidance_embeds", True),
     )  # fmt: skip
+    double = Block("layer", tuple(_double(hidden, heads, dim, ffn, rows)), hidden, _STREAM, rows)
+    parallel = Block("layer", tuple(_single(hidden, heads, dim, ffn)), hidden, _STREAM, rows + _TEXT)
     stacks = [
-        Stack("double", (Block("layer", tuple(_double(hidden, heads, dim, ffn, rows)), hidden, _STREAM, rows),), (0,) * cfg.int("num_layers", default=8)),
-        Stack("single", (Block("layer", tuple(_single(hidden, heads, dim, ffn)), hidden, _STREAM, rows + _TEXT),), (0,) * cfg.int("num_single_layers", default=48)),
+        Stack("double", (double,), (0,) * cfg.int("num_layers", default=8)),
+        Stack("single", (parallel,), (0,) * cfg.int("num_single_layers", default=48)),
     ]
     end: list[Operator] = [
         Pool(name="cond", ins=("memory",), features=hidden, positions=1),
