@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from foretell.arch.readers import read_config
+import foretell.cost.rules  # noqa: F401  # fills the table of rules
 from foretell.cost.saved import Emitter
 from foretell.cost.weights import WeightPlan
 from foretell.recipe.optimizers import optimizer

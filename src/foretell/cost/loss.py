@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from foretell.arch.operators import Head, PixelLoss
 from foretell.cost.linear import Lin
-from foretell.cost.saved import RULES, Emitter, cast, cast_weights, frozen_saves, lora, scale_and_bias
+from foretell.cost.rules_matmul import cast_weights, frozen_saves, lora, scale_and_bias
+from foretell.cost.saved import Emitter, cast, rule
 from foretell.cost.tape import Tensor
 from foretell.cost.weights import LOCAL
 
@@ -16,6 +17,7 @@ CHUNKS = 8
 """Default number of chunks of a chunked loss (torchtune ``CEWithChunkedOutputLoss(num_output_chunks=8)``)."""
 
 
+@rule(Head)
 def head(e: Emitter, op: Head, x: Tensor) -> Tensor:
     """Projection to ``op.rows`` and, for language models, the cross entropy over them."""
     st = e.style
@@ -189,6 +191,7 @@ def _fused_linear(e: Emitter, op: Head, x: Tensor, wgrad: Lin, trains: bool) -> 
     )
 
 
+@rule(PixelLoss)
 def pixel_loss(e: Emitter, op: PixelLoss, x: Tensor) -> Tensor:
     """Resized scores (bilinear: nothing kept) and their fp32 log-probabilities."""
     e.rows, e.per = "B", float(op.positions)
@@ -198,6 +201,3 @@ def pixel_loss(e: Emitter, op: PixelLoss, x: Tensor) -> Tensor:
     e.tape.nodes[-1].saved = ((wide, lsm) if e.style.softmax_input else (lsm,)) if lsm.grad else ()
     return e.tape.node(op.name, [lsm], Lin(), saved=[lsm])
 
-
-RULES[Head] = head
-RULES[PixelLoss] = pixel_loss

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import foretell.cost.loss  # noqa: F401  (registers the loss rules)
+import foretell.cost.rules  # noqa: F401  # fills the table of rules
 from foretell.arch.architecture import Architecture, Block
 from foretell.arch.operators import Head
 from foretell.arch.rewrite import REWRITES, prompt_tuned
