@@ -59,6 +59,8 @@ class Workload(Shapes):
         stated = None if parameters is None else positive(parameters, "parameters")
         if architecture is None and stated is None:
             raise InputError("needs an architecture or a number of parameters", field="workload", value=name)
+        if architecture is not None and not isinstance(architecture, Architecture):
+            raise InputError("must be an Architecture", field="architecture", value=architecture)
         self._keep(name, architecture, stated, id, notes, sources)
 
     def _keep(

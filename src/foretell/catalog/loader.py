@@ -162,6 +162,8 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _folder(kind: str) -> str:
     """Return the folder of a kind; its own name ("models") is taken too."""
+    if not isinstance(kind, str):
+        raise InputError("is no kind of catalog entry", field="kind", value=kind, allowed=list(KINDS))
     if kind in KINDS:
         return KINDS[kind]
     if kind in KINDS.values():

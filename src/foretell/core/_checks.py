@@ -55,6 +55,8 @@ class Degrees:
     vpp: Value
     sp: Value
     """1 with sequence parallelism, else 0."""
+    hsdp: Value = 1
+    """Replicas of a hybrid-sharded group."""
     world: Value = None
     """GPUs that there are (None: as many as the degrees ask for)."""
 
@@ -204,6 +206,13 @@ CHECKS: Final = (
         lambda _f, d: f"must be a multiple of tp = {d.tp} with sequence parallelism",
         "tp does not divide the sequence (sequence parallelism)",
         value=lambda d: d.seq_len,
+    ),
+    Check(
+        "hsdp_replicas",
+        lambda _f, d: (d.dp * d.cp) % d.hsdp != 0,
+        lambda _f, d: f"must divide dp x cp = {d.dp * d.cp}",
+        "the replicas of a hybrid-sharded group do not divide dp x cp",
+        value=lambda d: d.hsdp,
     ),
     Check(
         "gpus",

@@ -13,11 +13,11 @@ from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.profile import Profile
 from foretell.recipe.profiles import profile
 from foretell.recipe.resolve import Run, resolve
-from foretell.recipe.training import Recompute, TrainingRecipe
+from foretell.recipe.training import Adapter, Quantization, Recompute, TrainingRecipe
 from foretell.typed import check_fields
 from foretell.validation import MAX_SEQUENCE, choice, flag, number, positive_int
 
-__all__ = ["check_schedule", "checked_parallelism", "checked_recipe", "checked_run", "completed", "degrees_of"]
+__all__ = ["check_recompute", "check_schedule", "checked_parallelism", "checked_recipe", "checked_run", "completed", "degrees_of"]
 
 DEFAULT_SEQ_LEN = 4096
 _SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe")
@@ -52,6 +52,10 @@ _SPLIT_BACKWARD = ("zb-h1", "zb-v", "dualpipe")
 
 def checked_recipe(recipe: TrainingRecipe) -> TrainingRecipe:
     """Return the recipe with whole numbers as ints, or raise an InputError that names the field."""
+    for name, kind in (("recompute", Recompute), ("adapter", Adapter), ("quantization", Quantization)):
+        part = getattr(recipe, name)
+        if not isinstance(part, kind) and (part is not None or name == "recompute"):
+            raise InputError(f"must be a {kind.__name__}", field=name, value="None" if part is None else part)
     _check_choices(recipe)
     _check_shares(recipe)
     micro = positive_int(recipe.micro_batch, "micro_batch")
@@ -71,11 +75,10 @@ def checked_recipe(recipe: TrainingRecipe) -> TrainingRecipe:
     for part, names in ((made, {}), (made.recompute, _RECOMPUTE), (made.adapter, _ADAPTER), (made.quantization, _QUANTIZATION)):
         if part is not None:
             check_fields(part, names)
-    _check_recompute(made.recompute)
     return made
 
 
-def _check_recompute(spec: Recompute) -> None:
+def check_recompute(spec: Recompute) -> None:
     """Refuse parts of a checkpointing mode that the mode has no use for."""
     counted = ("uniform", "block") if spec.mode == "full" else ("layer",)
     parts = {
@@ -143,8 +146,6 @@ def checked_parallelism(par: Parallelism) -> Parallelism:
         if not isinstance(par.layout, tuple | list):
             raise InputError("must be the layers of each stage", field="pp_layout", value=par.layout)
         changes["layout"] = tuple(positive_int(n, "pp_layout", minimum=0, maximum=2**20) for n in par.layout)
-    if par.hsdp_replicas > 1 and (par.dp * par.cp) % par.hsdp_replicas:
-        raise CombinationError(f"must divide dp x cp = {par.dp * par.cp}", field="hsdp_replicas", value=par.hsdp_replicas)
     return replace(par, **changes) if changes else par  # type: ignore[arg-type]
 
 
@@ -161,6 +162,7 @@ def checked_run(
     `explicit` names the settings that the user gave (so that one which means nothing here is refused).
     """
     recipe, par = checked_recipe(recipe), checked_parallelism(par)
+    check_recompute(recipe.recompute)
     world = None if gpus is None else positive_int(gpus, "gpus")
     run, facts = completed(arch, recipe, par, explicit=explicit)
     first_broken(facts, degrees_of(run, world))
@@ -267,5 +269,6 @@ def degrees_of(run: Run, world: int | None = None) -> Degrees:
         etp=p.expert_tp,
         vpp=p.vpp,
         sp=int(bool(p.sp)),
+        hsdp=p.hsdp_replicas,
         world=world,
     )

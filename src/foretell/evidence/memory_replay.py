@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from foretell.core._validate import checked_parallelism, checked_recipe
 from foretell.cost.levels import Levels, levels
 from foretell.cost.overheads import interval, regime
 from foretell.cost.training_memory import listed_parts, training_memory, worst
-
 from foretell.errors import ForetellError
 from foretell.evidence.memory_rows import MemoryRow, Skip, framework_of, read_row
+from foretell.evidence.row_shape import fault_of
 from foretell.evidence.summary import Scored
 from foretell.machine import HardwareNode, load_hardware
 
@@ -23,6 +24,8 @@ _LEVEL = {
 
 def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
     """Predict one row; a row that cannot be predicted says why (``allocator``: see ``core.forecast``)."""
+    if fault := fault_of(row):
+        return _unread(row, fault)
     measured = row["measured"]
     outcome = measured.get("outcome")
     common = {
@@ -31,7 +34,7 @@ def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
         "measured": measured["gib"] * GIB if "gib" in measured else None, "outcome": outcome,
     }  # fmt: skip
     try:
-        ready = read_row(row)
+        ready = _read(row)
         hardware = load_hardware(row["hardware"]["gpu"]) if row["hardware"].get("gpu") else None
         replay = allocator == "replay"
         all_levels = predict(ready, hardware, replay=replay)
@@ -40,6 +43,28 @@ def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
     except ForetellError as error:
         return Scored(**common, skipped=f"not-modelled: {error}")
     return _scored(common, ready, all_levels, hardware, linear=ready.run.profile.replays and not replay)
+
+
+def _unread(row: Mapping[str, Any], fault: str) -> Scored:
+    """What is said of a row whose shape is wrong."""
+    return Scored(
+        id=str(row.get("id"))[:200], source="unread", framework="unread", confidence=0, metric="unread", measured=None,
+        outcome=None, skipped=f"underspecified: {fault}",
+    )  # fmt: skip
+
+
+def _read(row: Mapping[str, Any]) -> MemoryRow:
+    """Read a row; one whose values do not go together is left out, with what went wrong."""
+    try:
+        ready = read_row(row)
+        checked_recipe(ready.run.recipe)
+        checked_parallelism(ready.run.par)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, ForetellError):
+            raise
+        what = f"{type(error).__name__}: {str(error)[:80]}"
+        raise Skip(f"underspecified: the row cannot be read ({what})") from error
+    return ready
 
 
 def predict(ready: MemoryRow, hardware: HardwareNode | None, *, replay: bool = True) -> Levels:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from foretell.catalog.decode import unique
 from foretell.errors import InputError
 from foretell.evidence.exclusions import EXCLUDED
 from foretell.evidence.memory_replay import score
@@ -55,16 +56,21 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
         raise InputError("is not a file", field="data", value=str(path), hint="give a .jsonl file of measured rows")
     if file.stat().st_size > MAX_BYTES:
         raise InputError("is too large", field="data", value=str(path), allowed=f"at most {MAX_BYTES // 2**20} MiB")
-    with file.open(encoding="utf-8") as lines:
+    try:
+        stream = file.open(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", field="data", value=str(path)) from error
+    with stream as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             if number > MAX_ROWS:
                 raise InputError("has too many rows", field="data", value=str(path), allowed=f"at most {MAX_ROWS}")
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"is not JSON: {error.msg}", field="row", where=f"{path}:{number}") from error
+                row = json.loads(line, object_pairs_hook=unique)
+            except (ValueError, RecursionError) as error:
+                reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
+                raise InputError(f"is not JSON: {reason}", field="row", where=f"{path}:{number}") from error
             if not isinstance(row, dict) or "id" not in row or "measured" not in row:
                 raise InputError("is not a measured row (id, measured ...)", field="row", where=f"{path}:{number}")
             yield row

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from foretell.dtypes import dtype
 from foretell.errors import CombinationError, InputError
 from foretell.recipe.history import at_date
 from foretell.recipe.optimizers import Optimizer, optimizer
-from foretell.recipe.parallelism import Parallelism
+from foretell.recipe.parallelism import Parallelism, Sharding
 from foretell.recipe.profile import Formats, Profile
 from foretell.recipe.style import Style
 from foretell.recipe.training import TrainingRecipe
@@ -19,6 +20,15 @@ _ATTENTION = {
 }  # fmt: skip
 _LOW = ("fp8", "mxfp8", "nvfp4")
 """Formats of matmul operands only: everything stored stays in the precision's own compute format."""
+_SHARDINGS: dict[str, tuple[str, ...]] = {
+    "fsdp1": ("none", "ddp", "fsdp1", "fsdp2", "simplefsdp"),
+    "fsdp2": ("none", "ddp", "fsdp1", "fsdp2", "simplefsdp"),
+    "deepspeed": ("none", "ddp", "deepspeed"),
+    "distopt": ("none", "ddp", "distopt", "fsdp2", "megatron-fsdp"),
+    "ddp": ("none", "ddp", "fsdp1", "fsdp2", "simplefsdp", "deepspeed"),
+}
+"""Who can shard the states, by the framework's own sharding: PyTorch's, DeepSpeed's and Megatron's do not mix
+(Megatron-LM ``--use-torch-fsdp2`` and accelerate's FSDP and DeepSpeed plugins are the bridges there are)."""
 LIGER: dict[str, object] = {"norm": "fused", "gate": "fused", "rope": "inplace", "inplace": True}
 """Liger's fused loss comes with its other kernels (linkedin/Liger-Kernel ``transformers/monkey_patch.py``, defaults of
 ``apply_liger_kernel_to_llama``): RMSNorm keeps x and one statistic, SwiGLU gate and up, RoPE turns projections in place."""
@@ -188,6 +198,12 @@ def check(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> None:
         raise CombinationError(
             f"is not a ZeRO stage of {name}", field="zero_stage", value=par.zero, allowed=list(profile.zero)
         )
+    if par.sharding is not None and name != "generic":
+        offered = _SHARDINGS.get(profile.sharding, get_args(Sharding))
+        if par.sharding not in offered:
+            why = "is not a sharding that this framework runs"
+            where = f"framework {name}"
+            raise CombinationError(why, field="sharding", value=par.sharding, allowed=offered, where=where)
     if par.pp > 1 and not profile.pipeline:
         refuse("pp", par.pp, "needs pipeline parallelism, which this framework does not have")
     if par.tp > 1 and not profile.tensor:

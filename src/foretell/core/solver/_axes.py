@@ -177,7 +177,7 @@ def _values(name: str, value: Any) -> list[Any]:  # noqa: ANN401  # a value or a
         raise InputError("has no values", field=name, value=value)
     if name not in SIZES:
         return items
-    if None in items and len(items) > 1:
+    if any(item is None for item in items) and len(items) > 1:
         raise InputError("mixes values with None", field=name, value=items)
     most = MAX_SEQUENCE if name == "seq_len" else 10**9
     return [None if item is None else positive_int(item, name, maximum=most) for item in items]

@@ -18,7 +18,7 @@ from foretell.arch._load import load_model
 from foretell.core._checks import CHECKS, Degrees, Facts
 from foretell.core._device import check_precision
 from foretell.core._request import DEFAULTS, GivenInt, build
-from foretell.core._validate import completed
+from foretell.core._validate import check_recompute, checked_parallelism, checked_recipe, completed
 from foretell.core.solver._axes import Axes
 from foretell.core.solver._group import PHASES, Group, group_of
 from foretell.core.solver._table import Table
@@ -90,6 +90,8 @@ class _Sweep:
         found = self.kinds.get(code)
         if found is None:
             settings = DEFAULTS | self.axes.walked(code)
+            if settings["seq_len"] is None:
+                settings["seq_len"] = DEFAULTS["seq_len"]
             if isinstance(settings["seq_len"], GivenInt) and not self._text():
                 settings["seq_len"] = 1
             found = self.kinds[code] = self._kind(settings)
@@ -101,6 +103,8 @@ class _Sweep:
     def _kind(self, settings: dict[str, Any]) -> _Kind:
         try:
             recipe, par = build(settings | self._sizes_of_one(settings, 0))
+            recipe, par = checked_recipe(recipe), checked_parallelism(par)
+            check_recompute(recipe.recompute)
             run, facts = completed(self.arch, recipe, par, explicit=self.explicit)
             check_precision(self.device, run.recipe.precision, run.recipe.compute_dtype)
         except InputError as error:
@@ -267,6 +271,7 @@ def _broken(kind: _Kind, sizes: Any) -> NDArray[Any]:  # noqa: ANN401
         etp=sizes.etp,
         vpp=par.vpp,
         sp=int(bool(par.sp)),
+        hsdp=par.hsdp_replicas,
     )
     for i, check in enumerate(CHECKS):
         broken = check.broken(kind.facts, degrees)

@@ -136,6 +136,8 @@ class TrainingMemoryModel:
         }
         check_names(more)
         given |= more
+        if given["seq_len"] is None:
+            given["seq_len"] = DEFAULTS["seq_len"]
         implicit = isinstance(given["seq_len"], GivenInt)
         recipe, par = build(given)
         if implicit and not _reads_text(model):
