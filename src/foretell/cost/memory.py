@@ -7,15 +7,16 @@ another level covers whatever the run's sizes are dropped).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.operators import Embedding, Linear
-from foretell.cost.linear import Lin, dominates, total
+from foretell.cost.linear import Lin, total
 from foretell.cost.pipeline import Stage, stages
-from foretell.cost.recompute import Pass, layer_pass
+from foretell.cost.recompute import layer_pass
 from foretell.cost.saved import CONDITION, Emitter, place_of
+from foretell.cost.segments import Layer, Segment, StageFold, prune
 from foretell.cost.sharding import Buffers, buffers, whole_gradient
 from foretell.cost.states import StateTerms, in_backward, shard, states
 from foretell.cost.stream import input_units
@@ -23,65 +24,6 @@ from foretell.cost.tape import BlockMemory, Point
 from foretell.cost.weights import WeightPlan, unit
 from foretell.errors import CombinationError
 from foretell.recipe.resolve import Run
-
-
-@dataclass(frozen=True, slots=True)
-class StageFold:
-    """Levels of one pipeline rank.  ``base`` is resident between steps."""
-
-    stage: Stage
-    base: StateTerms
-    resident: Lin
-    """What is allocated between steps."""
-    phases: dict[str, tuple[Point, ...]]
-    """Every level by phase, dominated ones dropped: the timeline."""
-    saved: Lin = field(default_factory=Lin)
-    """What the forward pass of one micro-batch keeps for its backward pass."""
-    pooled: tuple[Point, ...] = ()
-    """Levels of reserved memory where the run's streams have allocator pools of their own (else empty)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Layers of a stage that are the same block checkpointed the same way."""
-
-    block: Block
-    count: float
-    memory: Pass
-    states: StateTerms
-    unfreed: Lin = field(default_factory=Lin)
-    """Kept outside autograd's saved tensors (:class:`~foretell.cost.saved.Emitter`)."""
-    cached: Lin = field(default_factory=Lin)
-    """Copies of weights that the autocast cache keeps until a checkpointed forward pass has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Layers that run after one another, interchangeable as far as memory goes."""
-
-    layers: tuple[_Layer, ...]
-    chunk: int
-    in_flight: float
-
-    @property
-    def saved(self) -> Lin:
-        """Activations that one micro-batch leaves here."""
-        out = Lin()
-        for layer in self.layers:
-            out.add(layer.memory.saved, layer.count)
-        return out
-
-    @property
-    def wgrad(self) -> Lin:
-        """Weight gradients that autograd makes here."""
-        return total(layer.memory.wgrad * layer.count for layer in self.layers)
-
-    @property
-    def gradients(self) -> Lin:
-        out = Lin()
-        for layer in self.layers:
-            out.add(layer.states.gradients, layer.count)
-        return out
 
 
 def fold_stage(arch: Architecture, plan: WeightPlan, run: Run, stage: Stage) -> StageFold:
@@ -108,7 +50,7 @@ class StageFolder:
         self.units: dict[Block, float] = {}
         if self.style.autocast:
             self.units = input_units(arch, self.unit_after, self.style.residual)
-        self._made: dict[tuple[Block, str, bool], _Layer] = {}
+        self._made: dict[tuple[Block, str, bool], Layer] = {}
         self.head_carried: tuple[Lin, Lin, int] = (Lin(), Lin(), -1)
         """Previous micro-batch: logits, tensors the backward pass did not free, node that replaces the logits."""
 
@@ -164,7 +106,7 @@ class StageFolder:
         """Whether anything in a block trains, so that what comes after it needs gradients."""
         return any(self.plan.trains(op) or self.plan.targeted(op) or self.plan.scaled(op) for op in block.ops)
 
-    def layer(self, block: Block, mode: str, count: float, flows: bool = True) -> _Layer:
+    def layer(self, block: Block, mode: str, count: float, flows: bool = True) -> Layer:
         """``flows``: the layer's input needs a gradient."""
         key = (block, mode, flows)
         if key in self._made:
@@ -180,11 +122,11 @@ class StageFolder:
             memory = replace(memory, saved=memory.saved + whole)
         if "activations" in self.recipe.offload:  # two layers' are on their way to or from the host
             memory = replace(memory, saved=memory.saved * min(1.0, 2.0 / max(1, self.arch.layers)))
-        memory = replace(memory, forward=_prune(memory.forward), backward=_prune(memory.backward))
+        memory = replace(memory, forward=prune(memory.forward), backward=prune(memory.backward))
         own = states([(block, 1.0)], self.plan, self.par.zero)
         if self.unreduced:
             own = replace(own, gradients=whole_gradient(self.plan, block, unit(self.plan.formats.compute), "gradients", flat=True))
-        self._made[key] = _Layer(block, count, memory, own, total(e.unfreed.values()), Lin() if memory.keeps else e.copies)
+        self._made[key] = Layer(block, count, memory, own, total(e.unfreed.values()), Lin() if memory.keeps else e.copies)
         return self._made[key]
 
     def emitter(self, block: Block, *, input_grad: bool = True, loss: bool = False) -> Emitter:
@@ -324,7 +266,7 @@ class StageFolder:
             if self.leaf_embeddings and embed is not None:
                 step.add(embed.output, 2.0)
         phases["optimizer"].append(Point("optimizer", "step", step))
-        kept = {name: _prune(points) for name, points in phases.items() if points}
+        kept = {name: prune(points) for name, points in phases.items() if points}
         whole = total([s.saved for s in self.segs] + [m.saved for m in (embed, head) if m is not None])
         if encoder is not None:
             whole.add(self.emitter(encoder).emit().size)
@@ -343,7 +285,7 @@ class StageFolder:
                 if not one_stream:  # sharded gradients live in the reduction stream's pool, all of them
                     size = Lin({k: v for k, v in size.items() if k[0] != "gradients" or "z" not in k[1]})
                 out.append(Point(p.phase, p.operator, size + extra))
-        return _prune(out)
+        return prune(out)
 
     def _gradients_after(self, head: BlockMemory | None, late: Lin) -> list[Lin]:
         """Gradients that exist when the backward pass reaches each segment (fresh gradients only)."""
@@ -359,21 +301,12 @@ class StageFolder:
         return out[::-1]
 
 
-def _at(layer: _Layer, point: Point) -> str:
+def _at(layer: Layer, point: Point) -> str:
     return f"{layer.block.name}.{point.operator}"
 
 
 def _is_token_table(op: object) -> bool:
     return isinstance(op, Embedding) and op.vocab
-
-
-def _prune(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Drop the levels that another level covers (a covering level has the larger sum, so it comes first)."""
-    kept: list[Point] = []
-    for p in sorted(points, key=lambda p: -sum(p.flat.values())):
-        if not any(dominates(other.flat, p.flat) for other in kept):
-            kept.append(p)
-    return tuple(kept)
 
 
 __all__ = ["Buffers", "StageFold", "fold_stage", "stages"]
