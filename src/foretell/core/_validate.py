@@ -70,6 +70,8 @@ def checked_recipe(recipe: TrainingRecipe) -> TrainingRecipe:
     if recipe.recompute.layers is not None:
         positive_int(recipe.recompute.layers, "recompute_layers", maximum=2**20)
     if recipe.adapter is not None:
+        if not isinstance(recipe.adapter.kind, str):
+            raise InputError("must be a name", field="lora_kind", value=recipe.adapter.kind)
         positive_int(recipe.adapter.rank, "lora_rank", minimum=0 if recipe.adapter.kind in _RANKLESS else 1, maximum=2**20)
     made = replace(recipe, **changes) if changes else recipe  # type: ignore[arg-type]
     for part, names in ((made, {}), (made.recompute, _RECOMPUTE), (made.adapter, _ADAPTER), (made.quantization, _QUANTIZATION)):
