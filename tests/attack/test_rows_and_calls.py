@@ -122,7 +122,7 @@ def test_parts_of_a_recipe(kind: type) -> None:
 
 @pytest.mark.parametrize("name", [spec.name for spec in dataclasses.fields(ft.HardwareNode)])
 def test_cards(name: str) -> None:
-    card = {"name": "c", "memory_bytes": 80e9, "memory_bandwidth_bytes_per_s": 2e12, "peak_flops": {"bf16": 4e14}}
+    card: dict[str, Any] = {"name": "c", "memory_bytes": 80e9, "memory_bandwidth_bytes_per_s": 2e12, "peak_flops": {"bf16": 4e14}}
     for value in JUNK:
         found = _try(lambda value=value: forecast(SMALL, ft.HardwareNode(**card | {name: value})))
         assert found is None or 0 < found.available_bytes < math.inf
