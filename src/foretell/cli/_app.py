@@ -72,7 +72,7 @@ class Group(click.Group):
 class Verb(click.Command):
     """A verb whose options are listed in groups and whose help ends with examples that run as printed."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         """Keep the examples; they are shown line by line, unwrapped."""
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
@@ -99,7 +99,7 @@ class Verb(click.Command):
 
 @click.command(
     cls=Group,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     help="Says what a machine-learning job will do before a GPU is touched.",
     epilog="Exit codes: 0 yes, 1 no or uncertain, 2 the input cannot be used, 3 internal fault.",
 )
@@ -108,13 +108,15 @@ def app() -> None:
     """Hold the verbs."""
 
 
-def run(arguments: Sequence[str]) -> int:  # noqa: PLR0911  # each way out is a return
+def run(arguments: Sequence[str]) -> int:  # each way out is a return
     """Run the command line; every way out is an exit code and at most one message, never a traceback."""
+    from foretell.cli._print import width  # noqa: PLC0415
+
     as_json = "--json" in arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character gets a question mark
     try:
-        code = app.main(list(arguments), prog_name="foretell", standalone_mode=False)
+        code = app.main(list(arguments), prog_name="foretell", standalone_mode=False, max_content_width=width())
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())

@@ -11,8 +11,10 @@ __all__ = ["inputs_of"]
 
 
 def inputs_of(model: str, options: dict[str, Any], launch: Launch) -> dict[str, Any]:
-    """Return every value that was used, defaults included; None means the framework's own."""
-    recipe, par = launch.recipe, launch.par
+    """Return every value that was used, defaults included; None means that there is nothing to choose."""
+    run = launch.run
+    recipe, par = run.recipe, run.par
+    encoder = launch.workload.architecture.family in ("encoder-decoder", "audio", "multimodal")
     tokens = launch.reads_tokens
     adapter, quantization = recipe.adapter, recipe.quantization
     return {
@@ -25,8 +27,8 @@ def inputs_of(model: str, options: dict[str, Any], launch: Launch) -> dict[str, 
         "global_batch": launch.global_batch,
         "grad_accum": recipe.grad_accum,
         "seq_len": recipe.seq_len if tokens else None,
-        "encoder_seq_len": recipe.encoder_seq_len,
-        "packing": options["packing"],
+        "encoder_seq_len": recipe.encoder_seq_len or (recipe.seq_len if tokens and encoder else None),
+        "packing": options["packing"] is not False if tokens else None,
         "max_sample_len": whole(options["max_sample_len"], "max_sample_len"),
         "dp": par.dp,
         "tp": par.tp,
@@ -36,11 +38,11 @@ def inputs_of(model: str, options: dict[str, Any], launch: Launch) -> dict[str, 
         "ep": par.ep,
         "etp": par.etp,
         "sp": par.sp,
-        "zero": par.zero,
-        "sharding": par.sharding or launch.framework.sharding,
+        "zero": launch.par.zero,
+        "sharding": run.sharding,
         "hsdp_replicas": par.hsdp_replicas,
         "pp_layout": None if par.layout is None else list(par.layout),
-        "schedule": par.schedule,
+        "schedule": run.schedule if par.pp > 1 else None,
         "framework": recipe.framework,
         "precision": recipe.precision,
         "optimizer": recipe.optimizer,
@@ -54,8 +56,8 @@ def inputs_of(model: str, options: dict[str, Any], launch: Launch) -> dict[str, 
         "loss": recipe.loss or launch.framework.style.loss,
         "compile": recipe.compile,
         "dropout": recipe.dropout,
-        "offload": sorted(recipe.offload),
-        "expandable_segments": recipe.expandable_segments,
+        "offload": sorted(launch.recipe.offload),
+        "expandable_segments": run.expandable and launch.hardware.cuda_like,
         "lora_rank": None if adapter is None else adapter.rank,
         "lora_targets": [] if adapter is None else list(adapter.targets),
         "lora_kind": None if adapter is None else adapter.kind,

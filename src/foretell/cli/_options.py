@@ -12,7 +12,7 @@ __all__ = ["FIT", "OUTPUT", "Grouped", "add"]
 class Grouped(click.Option):
     """An option with the heading that it is listed under."""
 
-    def __init__(self, *args: Any, group: str = "Options", **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *args: Any, group: str = "Options", **kwargs: Any) -> None:
         """Keep the heading."""
         super().__init__(*args, **kwargs)
         self.group = group
@@ -31,7 +31,7 @@ FIT: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "Batch": (
         ("--micro-batch", "N", "Samples of one pass on one replica.  [default: 1]"),
         ("--global-batch", "N", "Samples of one optimizer step."),
-        ("--grad-accum", "N", "Passes of one optimizer step.  [default: 1]"),
+        ("--grad-accum", "N", "Passes of one optimizer step.  [default: 1, or what fills --pp]"),
         ("--seq-len", "N", "Tokens of one sample.  [default: 4096, or the model's limit]"),
         ("--encoder-seq-len", "N", "Tokens of one encoder input.  [default: as --seq-len]"),
         ("--packing/--no-packing", _FLAG, "Samples are packed to --seq-len, or padded."),
@@ -54,7 +54,7 @@ FIT: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     ),
     "Training": (
         ("--framework", "NAME", "Whose memory habits count: fsdp2, megatron-core ...  [default: generic]"),
-        ("--precision", "NAME", "bf16 and fp16 are mixed, bf16-true is pure.  [default: bf16]"),
+        ("--precision", "NAME", "bf16 and fp16 are mixed, bf16-true is pure.  [default: bf16, or fp16 on a GPU without bf16]"),
         ("--optimizer", "NAME", "adamw, adamw8bit, adafactor, muon ...  [default: adamw]"),
         ("--optimizer-impl", "NAME", "fused, foreach or forloop.  [default: the framework's]"),
         ("--optimizer-in-backward", _FLAG, "The update runs inside the backward pass."),
@@ -66,7 +66,7 @@ FIT: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ),
         ("--recompute-layers", "N", "Layers of a scope that counts them."),
         ("--recompute-modules", "A,B", "Modules of the scope modules."),
-        ("--attention", "NAME", "flash, sdpa, te, flex, efficient or eager.  [default: flash]"),
+        ("--attention", "NAME", "flash, sdpa, te, flex, efficient or eager.  [default: the framework's]"),
         ("--loss", "NAME", "eager, chunked, fused, compiled, vocab-parallel.  [default: the framework's]"),
         ("--compile", _FLAG, "torch.compile."),
         ("--dropout", "P", "Overrides every dropout of the model."),
@@ -88,9 +88,9 @@ FIT: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("--trainable-fraction", "SHARE", "Share of the parameters that trains.  [default: 1]"),
     ),
     "Question": (
-        ("--max", "WHAT", "The largest micro-batch, or the longest seq-len, that fits."),
-        ("--min", "WHAT", "The fewest gpus that suffice (multiples of dp)."),
-        ("--allow-uncertain", _FLAG, "Exit with 0 also where it is uncertain."),
+        ("--max", "WHAT", "micro-batch or seq-len: the largest, or the longest, that fits."),
+        ("--min", "WHAT", "gpus: the fewest that suffice: up to one node, then whole nodes."),
+        ("--allow-uncertain", _FLAG, "Take uncertain for a yes, also in --max and --min."),
         ("--no-advice", _FLAG, "Do not look for changes that would help."),
     ),
 }

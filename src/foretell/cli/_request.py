@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from foretell.arch import load_model
 from foretell.cli._values import fraction, listed, one_of, real, whole
+from foretell.core._device import usual_precision
+from foretell.cost.pipeline import saturation
 from foretell.errors import InputError
 from foretell.machine import load_hardware
 from foretell.plan import Launch
@@ -53,7 +55,7 @@ class Request:
 class _Assumed(list[str]):
     """What was not given and is taken so."""
 
-    def take(self, value: Any, default: Any, text: str) -> Any:  # noqa: ANN401  # whatever the option holds
+    def take(self, value: Any, default: Any, text: str) -> Any:  # whatever the option holds
         """Return the value, or the default with a line that says so."""
         if value is not None:
             return value
@@ -65,21 +67,23 @@ def request(model: str, options: Options) -> Request:
     """Build the launch that the options describe; InputError names the option that cannot be used."""
     assumed, notes = _Assumed(), list[str]()
     if options["gpu"] is None:
-        hint = "For instance --gpu h100; foretell catalog list hardware shows all"
-        raise InputError("names no accelerator", field="gpu", hint=hint)
+        hint = "For instance: --gpu h100. All names: foretell catalog list hardware"
+        raise InputError("is missing: say which accelerator the run is to use", field="gpu", hint=hint)
     framework = profile(assumed.take(options["framework"], "generic", "generic accounting (no --framework)"))
     par = _parallelism(options, framework, assumed)
     workload = load_model(model)
     hardware = load_hardware(options["gpu"])
     seq_len, encoder = _sequence(options, workload, assumed, notes)
-    micro_batch, grad_accum = _batch(options, par.dp, assumed)
+    micro_batch, grad_accum = _batch(options, par, assumed)
+    usual = usual_precision(hardware)
+    mixed = f"{usual} mixed precision" + ("" if usual == "bf16" else f" ({hardware.name} has no bf16)")
     recipe = TrainingRecipe(
         micro_batch=micro_batch,
         seq_len=seq_len,
         encoder_seq_len=encoder,
         grad_accum=grad_accum,
         framework=framework.name,
-        precision=assumed.take(_word(options["precision"]), "bf16", "bf16 mixed precision"),
+        precision=assumed.take(_word(options["precision"]), usual, mixed),
         optimizer=optimizer(assumed.take(options["optimizer"], "adamw", "AdamW")).name,
         optimizer_impl=one_of(options["optimizer_impl"], "optimizer_impl", ("fused", "foreach", "forloop")),  # type: ignore[arg-type]
         optimizer_in_backward=bool(options["optimizer_in_backward"]),
@@ -144,12 +148,16 @@ def _parallelism(options: Options, framework: Profile, assumed: _Assumed) -> Par
     )
 
 
-def _batch(options: Options, dp: int, assumed: _Assumed) -> tuple[int, int]:
+def _batch(options: Options, par: Parallelism, assumed: _Assumed) -> tuple[int, int]:
     """Return (micro-batch, passes per step); the global batch is their product with data parallelism."""
+    dp = par.dp
     micro, passes, whole_batch = (whole(options[key], key) for key in ("micro_batch", "grad_accum", "global_batch"))
     if whole_batch is None:
         if micro is None:
             assumed.append("micro-batch 1")
+        if passes is None and par.pp > 1:
+            passes = _filling(par)
+            assumed.append(f"{passes} micro-batches a step, which fill the pipeline")
         return micro or 1, passes or 1
     if micro is None and passes is None:
         micro = 1
@@ -164,6 +172,16 @@ def _batch(options: Options, dp: int, assumed: _Assumed) -> tuple[int, int]:
         problem = f"is not {parts} = {known}"
         raise InputError(problem, field="global_batch", value=whole_batch, hint="Leave out one of the three")
     return micro or left, passes or left
+
+
+def _filling(par: Parallelism) -> int:
+    """Return the fewest micro-batches, a multiple of the stages, with which every stage keeps as many as it ever does.
+
+    Interleaved schedules take multiples of the stages only (Megatron-Core ``schedules.py``).
+    """
+    schedule = par.schedule or ("interleaved-1f1b" if par.vpp > 1 else "1f1b")
+    most = saturation(schedule, par.pp, par.vpp) or par.pp
+    return -(-max(most, par.pp) // par.pp) * par.pp
 
 
 def _sequence(options: Options, workload: Workload, assumed: _Assumed, notes: list[str]) -> tuple[int, int | None]:
@@ -186,8 +204,6 @@ def _sequence(options: Options, workload: Workload, assumed: _Assumed, notes: li
     if seq_len is None:
         seq_len = min(_DEFAULT_SEQUENCE, limit or _DEFAULT_SEQUENCE)
         assumed.append(f"sequence of {seq_len}" + (" (the model's limit)" if limit and limit < _DEFAULT_SEQUENCE else ""))
-    elif limit is not None and seq_len > limit:
-        notes.append(f"the sequence of {seq_len} tokens is longer than the {limit} positions that the model names")
     if longest is None:
         return seq_len, encoder
     if options["packing"] is not False:

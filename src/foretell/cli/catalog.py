@@ -24,7 +24,7 @@ def _kinds() -> list[str]:
     return [*loader.KINDS.values(), "model-types"]
 
 
-def _list(kind: str | None, **options: Any) -> int:  # noqa: ANN401  # flags
+def _list(kind: str | None, **options: Any) -> int:  # flags
     """List the entries of a KIND: models, hardware, systems, grids, prices, optimizers, frameworks ...
 
     Without KIND the kinds are counted. Your own entries (FORETELL_CATALOG) are listed with the shipped ones.
@@ -42,7 +42,7 @@ def _list(kind: str | None, **options: Any) -> int:  # noqa: ANN401  # flags
     return 0
 
 
-def _show(name: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
+def _show(name: str, **options: Any) -> int:  # text or flags
     """Show everything that is known of NAME, and where it comes from."""
     from foretell.cli._print import print_json, print_lines  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
@@ -176,7 +176,7 @@ def _sources(entry: dict[str, Any]) -> list[Any]:
     return [{"title": held, "date": entry["date"]} if "date" in entry else held]
 
 
-def _lines(data: Any, indent: int = 0) -> Iterator[str]:  # noqa: ANN401  # a tree of anything
+def _lines(data: Any, indent: int = 0) -> Iterator[str]:  # a tree of anything
     """Yield a tree as indented lines."""
     pad = "  " * indent
     for key, value in data.items():

@@ -11,15 +11,18 @@ from foretell.cli._options import FIT, OUTPUT, add
 from foretell.errors import InputError
 
 if TYPE_CHECKING:
+    from foretell.plan.advice import Suggestion
     from foretell.plan.inverse import Answer
 
 __all__ = ["command"]
 
 _MAX = ("micro-batch", "seq-len")
 _MIN = ("gpus",)
+_ANSWERED = {"micro-batch": "micro-batch ", "seq-len": "sequence of ", "gpus": "GPU"}
+"""Inverse question -> what the line of "assumed" says that its answer takes the place of."""
 
 
-def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
+def _fit(model: str, **options: Any) -> int:  # text or flags
     """Say whether a training run of MODEL fits, which phase and operator is the peak, and what would help.
 
     MODEL is a catalog name, a config.json, or a folder that holds one. Sizes are GiB (2^30 bytes) of one GPU.
@@ -36,19 +39,22 @@ def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
     launch, answer = made.launch, None
     if question is not None:
         check_question(question, options)
-        answer = _ask(question, made.launch)
-        launch = answer.launch or made.launch
+        answer = _ask(question, made.launch, ("fits", "uncertain") if options["allow_uncertain"] else ("fits",))
+        launch = answer.launch or answer.closest or made.launch
     forecast = launch.replayed(host=True)
-    suggestions = []
-    if not options["no_advice"] and question is None and not options["quiet"]:
-        from foretell.plan.advice import advise  # noqa: PLC0415
+    suggestions: list[Suggestion] = []
+    advice: list[str] = []
+    if not options["no_advice"] and not options["quiet"] and (answer is None or answer.value is None):
+        from foretell.plan.advice import advise, remarks  # noqa: PLC0415
 
-        suggestions = advise(launch.tuned(forecast), forecast)
-    assumed = [*dict.fromkeys((*made.assumed, *forecast.assumed))]
+        suggestions = found = advise(launch.tuned(forecast), forecast)
+        advice = remarks(forecast, found)
+    given = [text for text in made.assumed if question is None or _ANSWERED[question] not in text]
+    assumed = [*dict.fromkeys((*given, *forecast.assumed))]
     result = result_of(launch, forecast, suggestions, answer, assumed)
     idle = [] if options["quiet"] else idle_options(model, options, made)
     about = [f"given, and without effect on this answer: {', '.join(idle)}"] if idle else []
-    notes = [*dict.fromkeys((*about, *moved(options, launch), *made.notes, *forecast.notes))]
+    notes = [*dict.fromkeys((*advice, *about, *moved(options, launch), *made.notes, *forecast.notes))]
     document = envelope("fit", inputs_of(model, options, launch), result, notes=notes, sources=forecast.sources)
     if options["json"]:
         print_json(document)
@@ -59,7 +65,7 @@ def _fit(model: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
         if not options["quiet"]:
             show(shown(document), screen)
         elif answer is not None:
-            screen.print(inverse_line(result["inverse"]))
+            screen.print(inverse_line(result))
         else:
             screen.print(headline(document))
     if answer is not None and answer.value is None:
@@ -81,19 +87,19 @@ def _question(options: dict[str, Any]) -> str | None:
     return None
 
 
-def _ask(question: str, launch: Any) -> Answer:  # noqa: ANN401  # a Launch, imported late
+def _ask(question: str, launch: Any, accept: tuple[str, ...]) -> Answer:  # a Launch, imported late
     """Answer an inverse question."""
     from foretell.plan.inverse import largest_micro_batch, longest_sequence, smallest_world  # noqa: PLC0415
 
     architecture = launch.workload.architecture
     if question == "micro-batch":
-        return largest_micro_batch(launch)
+        return largest_micro_batch(launch, accept=accept)
     if question == "gpus":
-        return smallest_world(launch)
+        return smallest_world(launch, accept=accept)
     if not launch.reads_tokens:
         problem = f"cannot be asked of {launch.workload.name}, a {architecture.family} model"
         raise InputError(problem, field="max", value="seq-len", allowed=("micro-batch",))
-    return longest_sequence(launch, limit=architecture.max_positions)
+    return longest_sequence(launch, limit=architecture.max_positions, accept=accept)
 
 
 command = Verb(
@@ -103,11 +109,11 @@ command = Verb(
     params=[click.Argument(["model"])],
     examples=(
         "foretell fit llama-3-8b --gpu h100",
-        "foretell fit llama-3-8b --gpu h100 --gpus 8 --framework fsdp2 --recompute full",
-        "foretell fit llama-3-8b --gpu h100 --gpus 8 --tp 2 --pp 2 --framework megatron-core",
+        "foretell fit llama-3-8b --gpu h100 --gpus 8 --framework fsdp2",
+        "foretell fit llama-3-8b --gpu h100 --gpus 8 --tp 2 --pp 2 --framework megatron",
         "foretell fit llama-3-8b --gpu rtx4090 --lora-rank 16 --quantization nf4",
-        "foretell fit llama-3-8b --gpu h100 --gpus 8 --framework fsdp2 --max micro-batch",
-        "foretell fit llama-3-70b --gpu h100 --framework fsdp2 --recompute full --min gpus",
+        "foretell fit llama-3-8b --gpu h100 --gpus 8 --framework fsdp2 --max seq-len",
+        "foretell fit llama-3-70b --gpu h100 --framework fsdp2 --min gpus",
         "foretell fit ./config.json --gpu a100 --json",
     ),
 )

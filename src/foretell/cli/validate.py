@@ -17,9 +17,11 @@ __all__ = ["command"]
 
 _KINDS: Final = ("memory",)
 _WORST: Final = 10
+_NAME: Final = 30
+"""Columns of a summary's name."""
 
 
-def _validate(kind: str, **options: Any) -> int:  # noqa: ANN401  # text or flags
+def _validate(kind: str, **options: Any) -> int:  # text or flags
     """Replay measured rows of a KIND (memory) and report how far the predictions are off.
 
     Each line of FILE is one measured run. The answer is no (exit code 1) if --max-mape is given and not kept.
@@ -44,7 +46,7 @@ def _validate(kind: str, **options: Any) -> int:  # noqa: ANN401  # text or flag
         result = {key: value for key, value in report.items() if key not in ("notes", "sources")}
         print_json(envelope("validate", inputs, result, notes=notes, sources=report.get("sources", [])))
     elif options["quiet"]:
-        print_lines([_line("all", summary)])
+        print_lines(_lines("all", summary))
     else:
         print_lines(_screen(report))
     mape = summary.get("mape_pct")
@@ -53,20 +55,21 @@ def _validate(kind: str, **options: Any) -> int:  # noqa: ANN401  # text or flag
 
 def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tables that people read."""
-    yield f"{'':<34}{'rows':>6}{'MAPE %':>9}{'median %':>10}{'p90 %':>8}{'bias %':>8}{'in 90 %':>9}"
-    yield _line("all", report["summary"])
+    yield f"{'':<{_NAME}}{'rows':>6}{'MAPE %':>9}{'median %':>10}{'p90 %':>8}{'bias %':>8}{'in 90 %':>9}"
+    yield from _lines("all", report["summary"])
     for part in ("by_metric", "by_framework", "by_source", "by_confidence"):
         for name, summary in (report.get(part) or report["summary"].get(part) or {}).items():
-            yield _line(f"{part.removeprefix('by_')} {name}", summary)
+            yield from _lines(f"{part.removeprefix('by_')} {name}", summary)
     verdicts = report["summary"].get("verdict_accuracy_pct", report.get("verdict_accuracy_pct"))
     if verdicts is not None:
         false = report["summary"].get("false_fits", report.get("false_fits"))
-        yield f"verdicts right: {verdicts:.0f} %; false fits: {false}"
+        yield f"verdicts right: {verdicts:.0f} % of the runs that are known to have fitted or run out of memory"
+        yield f"false fits: {false} (said to fit, but ran out)"
     scored = [row for row in report["rows"] if row.get("error_pct") is not None]
     scored.sort(key=lambda row: -abs(row["error_pct"]))
     if scored:
         yield f"furthest off (of {len(scored)}):"
-        yield from (f"  {row['error_pct']:+7.1f} %  {row['metric']:<12} {row['id']}"[:80] for row in scored[:_WORST])
+        yield from (f"  {row['error_pct']:+7.1f} %  {row['metric']:<12} {row['id']}" for row in scored[:_WORST])
     reasons: dict[str, int] = {}
     for row in report["rows"]:
         if row.get("skipped"):
@@ -74,11 +77,11 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     if reasons:
         yield "skipped:"
         for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
-            yield f"  {count:>4}  {reason}"[:160]
+            yield f"  {count:>4}  {reason}"
 
 
-def _line(name: str, summary: Mapping[str, Any]) -> str:
-    """Write one summary as a line."""
+def _lines(name: str, summary: Mapping[str, Any]) -> list[str]:
+    """Write one summary as a line, or as two where its name is long."""
 
     def number(key: str, width: int) -> str:
         value = summary.get(key)
@@ -86,7 +89,8 @@ def _line(name: str, summary: Mapping[str, Any]) -> str:
 
     count = summary.get("n", 0)
     cells = number("mape_pct", 9) + number("median_ape_pct", 10) + number("p90_ape_pct", 8)
-    return f"{name[:33]:<34}{count:>6}{cells}{number('bias_pct', 8)}{number('coverage_pct', 9)}"
+    values = f"{count:>6}{cells}{number('bias_pct', 8)}{number('coverage_pct', 9)}"
+    return [f"{name:<{_NAME}}{values}"] if len(name) < _NAME else [name, f"{'':<{_NAME}}{values}"]
 
 
 command = Verb(

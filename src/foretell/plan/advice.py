@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foretell.core.forecast import Forecast
 from foretell.errors import ForetellError
@@ -12,14 +12,26 @@ from foretell.plan.launch import Launch
 from foretell.plan.switches import SAVING, Flags, Switch
 from foretell.recipe import Recompute
 
-__all__ = ["Suggestion", "advise"]
+__all__ = ["Advice", "Suggestion", "advise", "remarks"]
 
+_GIB = 2**30
 _WORTH = 0.005
 """Share of the total that a switch must save to be named."""
 _TOGETHER = 6
 """Most switches that are put together where none helps alone."""
+_OPERATORS = 800
+"""Operators that may be folded for advice, at 0.1 to 0.2 ms each."""
+_COMBINED = 900
+"""Operators that may be folded to put switches together."""
+_REPLAYED = 100
+"""Operators that may be replayed to confirm what fits, at about 1.5 ms each."""
+_LEAST = 3
+"""Folds that are made however large the model."""
 _METHOD = 5
 """Rank from which on a switch changes what is trained or bought: never put together with others."""
+
+_BOUGHT = ("tp", "gpus")
+"""Groups of switches that ask for more accelerators at that rank."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +71,132 @@ class Suggestion:
         }
 
 
-def advise(launch: Launch, now: Forecast) -> list[Suggestion]:
+class Advice(list[Suggestion]):
+    """Suggestions, best first; `untried`: switches that a large model left no time for."""
+
+    untried: int = 0
+
+
+def advise(launch: Launch, now: Forecast) -> Advice:
     """Return what to change where the run does not surely fit, else what more it could do; best first."""
     if now.verdict == "fits":
-        return list(_relax(launch, now))
-    tried = _mildest([(switch, made) for switch in _switches(launch) if (made := _try(switch, now)) is not None])
-    tried.sort(key=lambda pair: (not pair[1].fits, pair[0].rank if pair[1].fits else 0, -pair[1].saved_bytes))
-    singles = [made for _, made in tried]
-    if any(pair[1].fits and pair[0].rank < _METHOD for pair in tried):
-        return singles
-    both = _together(launch, now)
-    return ([both] if both is not None else []) + singles
+        return Advice(_relax(launch, now))
+    tries = _Tries(launch)
+    switches = _switches(launch)
+    chosen = tries.affordable(switches, now)
+    tried = _mildest([(switch, made) for switch in chosen if (made := _try(switch, now)) is not None])
+    tried.sort(key=_order)
+    if now.levels.replayed:
+        most = max(1, _REPLAYED // tries.operators)
+        tried = [(switch, _confirmed(switch, made, now)) for switch, made in tried[:most]] + tried[most:]
+        tried.sort(key=_order)
+    singles = Advice(made for _, made in tried)
+    singles.untried = len(switches) - len(chosen)
+    if not any(pair[1].fits and pair[0].rank < _METHOD for pair in tried):
+        saved = {switch.group or switch.change: made.saved_bytes for switch, made in tried}
+        only = bool(singles.untried)
+        tries.most = max(_LEAST - 1, _COMBINED // tries.operators)
+        both = _together(launch, now, tries, saved, only=only) or _together(launch, now, tries, saved, only=only, buy=True)
+        if both is not None:
+            singles.insert(0, both)
+    return singles
+
+
+def remarks(now: Forecast, advice: Advice) -> list[str]:
+    """Return what to know before any advice: weights that no card holds, slack that is given back, switches not tried."""
+    out = []
+    have = now.available_bytes
+    weights = next((float(entry["allocated_bytes"]) for entry in now.timeline if entry["phase"] == "load"), 0.0)
+    if weights > have:
+        out.append(
+            f"the weights alone take {weights / _GIB:.2f} GiB of each GPU, more than its {have / _GIB:.2f} GiB: "
+            "only dividing, quantising or offloading them can help"
+        )
+    slack = now.breakdown.get("allocator_slack", 0.0)
+    if not now.fits and slack > 0 and now.total_bytes > have >= now.total_bytes - slack:
+        out.append(
+            f"PyTorch gives cached blocks back before it fails: of the {slack / _GIB:.2f} GiB of slack some may be spared, "
+            "at the price of slow steps"
+        )
+    if advice.untried:
+        out.append(f"{advice.untried} further changes were not tried, as this model has many different layers")
+    return out
+
+
+def _order(pair: tuple[Switch, Suggestion]) -> tuple[int, float, float]:
+    """Order what fits, then what may, each cheapest first; what is not enough alone, by what it saves."""
+    switch, made = pair
+    place = {"fits": 0, "uncertain": 1}.get(made.verdict, 2)
+    return place, switch.rank if place < 2 else 0, -made.saved_bytes
+
+
+class _Tries:
+    """Counts operators that forecasts fold, so that advice on a model of many different layers stays quick."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.operators = sum(len(block.ops) for block, _ in launch.workload.architecture.blocks())
+        self.most = max(_LEAST, _OPERATORS // self.operators)
+        """Folds that are affordable."""
+        self.known = {_fold(launch)}
+
+    def costs(self, launch: Launch) -> int:
+        """Return the folds that a forecast would add: none where only sizes differ from one that was made."""
+        if _fold(launch) in self.known:
+            return 0
+        return 1 if launch.recipe.adapter is None else 2
+
+    def affordable(self, switches: list[Switch], now: Forecast) -> list[Switch]:
+        """Return the switches that promise most, as many as can be afforded, in their own order."""
+        left = self.most
+        chosen: list[Switch] = []
+        for switch in sorted(switches, key=lambda switch: (switch.rank >= _METHOD, -_promise(switch, now))):
+            cost = self.costs(switch.launch)
+            if cost <= left:
+                left -= cost
+                self.known.add(_fold(switch.launch))
+                chosen.append(switch)
+        ids = {id(switch) for switch in chosen}
+        return [switch for switch in switches if id(switch) in ids]
+
+
+def _fold(launch: Launch) -> tuple[object, object]:
+    """Return what of a launch decides the fold: all but the sizes."""
+    recipe, par = launch.recipe, launch.par
+    dp = par.dp if par.zero == 3 and launch.framework.sharding == "deepspeed" else min(par.dp, 2)  # its sub-groups
+    return (
+        recipe.with_(micro_batch=1, seq_len=1, grad_accum=min(recipe.grad_accum, 2)),
+        par.with_(dp=dp, tp=min(par.tp, 2)),
+    )
+
+
+_PROMISE: dict[str, tuple[tuple[str, float], ...]] = {
+    "--loss": (("logits_and_loss", 0.7), ("activation_gradients", 0.3)),
+    "--expandable-segments": (("allocator_slack", 0.7),),
+    "--attention": (("activations", 0.5),),
+    "--sp": (("activations", 0.5),),
+    "--micro-batch": (("activations", 0.9),),
+    "--zero": (("optimizer_state", 0.8), ("gradients", 0.5), ("weights", 0.3)),
+    "--compile": (("activations", 0.2),),
+    "--optimizer-impl": (("optimizer_workspace", 1.0),),
+    "--recompute": (("activations", 0.3),),
+    "--recompute full": (("activations", 0.9),),
+    "--optimizer": (("optimizer_state", 0.5),),
+    "--offload": (("optimizer_state", 1.0),),
+    "--precision": (("optimizer_state", 0.6),),
+    "--tp": (("optimizer_state", 0.5), ("gradients", 0.5), ("weights", 0.5), ("activations", 0.3)),
+    "--gpus": (("optimizer_state", 0.4), ("gradients", 0.4), ("weights", 0.4)),
+    "--pp": (("optimizer_state", 0.4), ("gradients", 0.4), ("weights", 0.4)),
+    "--seq-len": (("activations", 0.5), ("logits_and_loss", 0.5)),
+    "--lora-rank": (("optimizer_state", 1.0), ("gradients", 1.0)),
+    "--quantization": (("weights", 0.6),),
+}
+"""First flag of a switch -> (term, share of it that may go away): which switches are worth the time, no more."""
+
+
+def _promise(switch: Switch, now: Forecast) -> float:
+    """Return the bytes that a switch may save at best."""
+    parts = _PROMISE.get("--recompute full" if switch.flags.get("--recompute") == "full" else next(iter(switch.flags)), ())
+    return sum(share * now.breakdown.get(term, 0.0) for term, share in parts)
 
 
 def _mildest(tried: list[tuple[Switch, Suggestion]]) -> list[tuple[Switch, Suggestion]]:
@@ -82,10 +209,9 @@ def _mildest(tried: list[tuple[Switch, Suggestion]]) -> list[tuple[Switch, Sugge
     return list(kept.values())
 
 
-def _switches(launch: Launch) -> Iterator[Switch]:
-    """Yield every switch that applies."""
-    for maker in SAVING:
-        yield from maker(launch)
+def _switches(launch: Launch) -> list[Switch]:
+    """Return every switch that applies."""
+    return [switch for maker in SAVING for switch in maker(launch)]
 
 
 def _try(switch: Switch, now: Forecast, kind: str = "reduce") -> Suggestion | None:
@@ -100,17 +226,35 @@ def _try(switch: Switch, now: Forecast, kind: str = "reduce") -> Suggestion | No
     return Suggestion(kind, switch.change, switch.flags, switch.price, saved, then.total_bytes, then.verdict)
 
 
-def _together(launch: Launch, now: Forecast) -> Suggestion | None:
-    """Put the switch that saves most on top of the last one until it fits; None where that is not enough."""
+def _confirmed(switch: Switch, made: Suggestion, now: Forecast) -> Suggestion:
+    """Ask again with the allocator replayed, as the run itself was."""
+    then = switch.launch.replayed()
+    total = then.total_bytes
+    return replace(made, saved_bytes=now.total_bytes - total, total_bytes=total, verdict=then.verdict)
+
+
+def _together(
+    launch: Launch, now: Forecast, tries: _Tries, saved: dict[str, float], *, only: bool, buy: bool = False
+) -> Suggestion | None:
+    """Put the switch that saves most on top of the last one until it fits; None where that is not enough.
+
+    `saved`: what switches saved alone; those that saved most are tried first, and `only`: no others.
+    `buy`: more accelerators may be asked for.
+    """
     here, total = launch, now.total_bytes
     flags: Flags = {}
-    names: list[str] = []
-    prices: list[str] = []
+    parts: dict[str, Switch] = {}
     for _ in range(_TOGETHER):
         best: tuple[float, Switch, Forecast] | None = None
-        for switch in _switches(here):
-            if switch.rank >= _METHOD:
+        switches = [switch for switch in _switches(here) if switch.rank < _METHOD or (buy and switch.group in _BOUGHT)]
+        switches = [switch for switch in switches if not only or (switch.group or switch.change) in saved]
+        switches.sort(key=lambda switch: -saved.get(switch.group or switch.change, 0.0))
+        for switch in switches:
+            cost = tries.costs(switch.launch)
+            if cost > tries.most:
                 continue
+            tries.most -= cost
+            tries.known.add(_fold(switch.launch))
             try:
                 then = switch.launch.forecast()
             except ForetellError:
@@ -122,14 +266,19 @@ def _together(launch: Launch, now: Forecast) -> Suggestion | None:
         if best is None or best[0] <= _WORTH * total:
             return None
         _, switch, then = best
-        here, total = switch.launch, then.total_bytes
+        here = switch.launch
+        if then.verdict == "fits" and now.levels.replayed:
+            then = here.replayed()
+            here = here.tuned(then)
+        total = then.total_bytes
         flags |= switch.flags
-        names.append(switch.change)
-        prices.append(switch.price)
+        parts[switch.group or switch.change] = switch  # a stronger degree takes the place of a milder one
         if then.verdict == "fits":
-            saved = now.total_bytes - total
-            price = "; ".join(dict.fromkeys(prices))
-            return Suggestion("together", " + ".join(names), flags, price, saved, total, then.verdict)
+            made = parts.values()
+            price = "; ".join(dict.fromkeys(part.price for part in made if part.rank)) or "no cost in speed"
+            change = " + ".join(part.change for part in made)
+            saving = now.total_bytes - then.total_bytes
+            return Suggestion("together", change, flags, price, saving, then.total_bytes, then.verdict)
     return None
 
 
@@ -141,6 +290,8 @@ def _relax(launch: Launch, now: Forecast) -> Iterator[Suggestion]:
         recipe = launch.with_recipe(recompute=Recompute(mode=less))  # type: ignore[arg-type]
         switch = Switch(f"recomputation {less}", {"--recompute": less}, "less compute", 0, recipe)
         made = _try(switch, now, "relax")
+        if made is not None and made.fits and now.levels.replayed:
+            made = _confirmed(switch, made, now)
         if made is not None and made.fits:
             yield made
             break
@@ -156,6 +307,6 @@ def _relax(launch: Launch, now: Forecast) -> Iterator[Suggestion]:
 def _stretched(answer: Answer, now: Forecast, change: str, flag: str) -> Suggestion:
     """Make a suggestion of an inverse answer."""
     total = now.total_bytes if answer.forecast is None else answer.forecast.total_bytes
-    price = f"uses {total / 2**30:.1f} GiB"
+    price = f"uses {total / 2**30:.2f} GiB"
     flags: Flags = {flag: str(answer.value)}
     return Suggestion("relax", change, flags, price, now.total_bytes - total, total, "fits")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from foretell.core._validate import completed
 from foretell.core.forecast import Forecast, forecast
 from foretell.machine import HardwareNode
 from foretell.recipe import Parallelism, TrainingRecipe
@@ -13,6 +14,7 @@ from foretell.recipe.profiles import profile
 
 if TYPE_CHECKING:
     from foretell.arch import Architecture, Workload
+    from foretell.recipe.resolve import Run
 
 __all__ = ["Launch", "reads_tokens"]
 
@@ -57,6 +59,11 @@ class Launch:
     def global_batch(self) -> int:
         """Samples per optimizer step."""
         return self.recipe.micro_batch * self.recipe.grad_accum * self.par.dp
+
+    @property
+    def run(self) -> Run:
+        """The run with every choice made."""
+        return completed(self.workload.architecture, self.recipe, self.par)[0]
 
     def forecast(self, *, host: bool = False) -> Forecast:
         """Ask what this run needs; `host` asks for the host's memory too, which no verdict depends on."""

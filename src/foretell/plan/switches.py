@@ -50,7 +50,7 @@ def loss(launch: Launch) -> Iterator[Switch]:
             launch,
             "fused cross entropy",
             {"--loss": "fused"},
-            "no slower; needs a fused kernel",
+            "needs a fused kernel",
             0,
             loss="fused",
         )
@@ -64,14 +64,14 @@ def allocator(launch: Launch) -> Iterator[Switch]:
     on = launch.framework.expandable if given is None else given
     if launch.hardware.cuda_like and not on:
         flags: Flags = {"--expandable-segments": None}
-        change, price = "expandable segments", "PYTORCH_CUDA_ALLOC_CONF"
+        change, price = "expandable segments", "an environment variable"
         yield _recipe(launch, change, flags, price, 0, expandable_segments=True)
 
 
 def attention(launch: Launch) -> Iterator[Switch]:
     """Never write the score matrix."""
     if launch.recipe.attention == "eager":
-        yield _recipe(launch, "flash attention", {"--attention": "flash"}, "faster", 0, attention="flash")
+        yield _recipe(launch, "flash attention", {"--attention": "flash"}, "no cost: it is faster", 0, attention="flash")
 
 
 def sequence_parallel(launch: Launch) -> Iterator[Switch]:
@@ -91,7 +91,7 @@ def micro_batch(launch: Launch) -> Iterator[Switch]:
         flags: Flags = {"--micro-batch": str(small), "--grad-accum": str(count)}
         change = f"micro-batch {small} with {count} accumulation steps"
         more = {"micro_batch": small, "grad_accum": count}
-        yield _recipe(launch, change, flags, "smaller kernels", 1, "micro-batch", **more)
+        yield _recipe(launch, change, flags, "smaller kernels, more passes", 1, "micro-batch", **more)
 
 
 def zero(launch: Launch) -> Iterator[Switch]:
@@ -108,7 +108,7 @@ def zero(launch: Launch) -> Iterator[Switch]:
 def compiled(launch: Launch) -> Iterator[Switch]:
     """Fuse the pointwise operators, so that their inputs are not kept."""
     if not (launch.recipe.compile or launch.framework.megatron):
-        yield _recipe(launch, "torch.compile", {"--compile": None}, "faster; compile time", 1, compile=True)
+        yield _recipe(launch, "torch.compile", {"--compile": None}, "compile time", 1, compile=True)
 
 
 def recompute(launch: Launch) -> Iterator[Switch]:
@@ -123,6 +123,22 @@ def recompute(launch: Launch) -> Iterator[Switch]:
         flags = {"--recompute": "full"}
         change, price = "full recomputation", "a third more compute"  # one more forward pass: 4/3
         yield _recipe(launch, change, flags, price, 2, "recompute", recompute=Recompute(mode="full"))
+
+
+def fused_step(launch: Launch) -> Iterator[Switch]:
+    """Update without the copies that a step over lists of tensors makes."""
+    used = launch.recipe.optimizer_impl or launch.framework.optimizer_impl
+    if used != "fused" and optimizer(launch.recipe.optimizer).name in ("adamw", "sgd") and launch.hardware.cuda_like:
+        flags: Flags = {"--optimizer-impl": "fused"}
+        yield _recipe(launch, "fused optimizer step", flags, "no cost: it is faster", 0, optimizer_impl="fused")
+
+
+def pure_bf16(launch: Launch) -> Iterator[Switch]:
+    """Keep no fp32 copy of the weights."""
+    recipe = launch.recipe
+    if recipe.precision == "bf16" and recipe.adapter is None and "bf16-true" in launch.framework.formats:
+        flags: Flags = {"--precision": "bf16-true"}
+        yield _recipe(launch, "pure bf16", flags, "no fp32 weights: small updates are lost", 4, precision="bf16-true")
 
 
 def optimizer_8bit(launch: Launch) -> Iterator[Switch]:
@@ -141,7 +157,10 @@ def tensor_parallel(launch: Launch) -> Iterator[Switch]:
         changed = launch.with_par(tp=wide, dp=dp)
         if par.dp != dp:
             changed = changed.with_recipe(grad_accum=launch.recipe.grad_accum * 2)
-        yield Switch(f"tensor parallelism {wide}", degrees(launch, changed), "traffic per layer", 3, changed)
+        price, rank = "traffic in every layer", 3
+        if changed.gpus > launch.gpus:
+            price, rank = f"{changed.gpus} GPUs, traffic in every layer", 5
+        yield Switch(f"tensor parallelism {wide}", degrees(launch, changed), price, rank, changed, "tp")
 
 
 def offload(launch: Launch) -> Iterator[Switch]:
@@ -150,7 +169,7 @@ def offload(launch: Launch) -> Iterator[Switch]:
     if "optimizer" not in parts and launch.recipe.adapter is None and launch.hardware.cuda_like:
         both = frozenset({*parts, "optimizer"})
         flags: Flags = {"--offload": ",".join(sorted(both))}
-        yield _recipe(launch, "optimizer in host memory", flags, "slow steps", 4, offload=both)
+        yield _recipe(launch, "optimizer in host memory", flags, "slow steps: the update runs on the host", 4, offload=both)
 
 
 def pipeline(launch: Launch) -> Iterator[Switch]:
@@ -159,7 +178,7 @@ def pipeline(launch: Launch) -> Iterator[Switch]:
     if launch.framework.pipeline and deep <= launch.workload.architecture.layers and par.dp % 2 == 0:
         changed = launch.with_par(pp=deep, dp=par.dp // 2)
         changed = changed.with_recipe(grad_accum=launch.recipe.grad_accum * 2)
-        yield Switch(f"pipeline of {deep} stages", degrees(launch, changed), "pipeline bubble", 4, changed)
+        yield Switch(f"pipeline of {deep} stages", degrees(launch, changed), "pipeline bubble", 4, changed, "pp")
 
 
 def more_gpus(launch: Launch) -> Iterator[Switch]:
@@ -168,7 +187,7 @@ def more_gpus(launch: Launch) -> Iterator[Switch]:
         changed, passes = launch.with_par(dp=launch.par.dp * 2), launch.recipe.grad_accum
         if passes % 2 == 0:
             changed = changed.with_recipe(grad_accum=passes // 2)
-        yield Switch(f"{changed.gpus} GPUs", degrees(launch, changed), "twice the GPUs", 5, changed)
+        yield Switch(f"{changed.gpus} GPUs", degrees(launch, changed), "twice the GPUs", 5, changed, "gpus")
 
 
 def shorter(launch: Launch) -> Iterator[Switch]:
@@ -226,10 +245,12 @@ SAVING: tuple[Maker, ...] = (
     micro_batch,
     zero,
     compiled,
+    fused_step,
     recompute,
     optimizer_8bit,
     tensor_parallel,
     offload,
+    pure_bf16,
     pipeline,
     more_gpus,
     shorter,

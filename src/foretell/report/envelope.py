@@ -44,7 +44,7 @@ def schema(command: str) -> dict[str, Any]:
     return loaded
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401  # a tree of anything
+def _plain(value: Any) -> Any:  # a tree of anything
     """Return what JSON can hold."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretell.core.forecast import Forecast
@@ -11,10 +12,12 @@ from foretell.plan import Launch
 from foretell.plan.advice import Suggestion
 from foretell.plan.inverse import Answer
 
-__all__ = ["result_of"]
+__all__ = ["result_of", "shares"]
 
 _ELSEWHERE = ("notes", "assumed", "sources", "suggestions")
 """Fields of a forecast that stand elsewhere in the object."""
+_STAGED = ("cnn", "diffusion")
+"""Families whose trunk need not be one stack of layers."""
 
 
 def result_of(
@@ -30,13 +33,46 @@ def result_of(
     return {
         "model": model.name,
         "parameters": model.parameters,
+        "layers": None if model.architecture.family in _STAGED else model.architecture.layers,
         "gpu": launch.hardware.name,
-        **made,
+        **_whole(made),
         "interval_basis": interval_basis(forecast.regime),
         "assumed": list(assumed),
         "suggestions": [suggestion.to_dict() for suggestion in suggestions],
         "inverse": None if answer is None else _inverse(answer),
     }
+
+
+def _whole(made: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer with whole bytes, terms that sum to their total, and a probability of four digits."""
+    out: dict[str, Any] = _integers(made)
+    out["breakdown"] = shares(made["breakdown"], out["total_bytes"])
+    out["host"] = {name: round(size) for name, size in made["host"].items()}
+    out["p_oom"] = round(made["p_oom"], 4)
+    return out
+
+
+def _integers(value: Any, name: str = "") -> Any:  # a tree of anything
+    """Round what is named as bytes."""
+    if isinstance(value, dict):
+        return {key: _integers(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_integers(item, name) for item in value]
+    return round(value) if isinstance(value, float) and name.endswith("_bytes") else value
+
+
+def shares(terms: Mapping[str, float], total: int) -> dict[str, int]:
+    """Round terms to whole numbers that sum to their rounded total: the largest remainders are rounded up.
+
+    >>> shares({"a": 1.4, "b": 1.4, "c": 0.2}, 3)
+    {'a': 2, 'b': 1, 'c': 0}
+    """
+    out = {name: math.floor(size) for name, size in terms.items()}
+    left = total - sum(out.values())
+    ranked = sorted(terms, key=lambda name: out[name] - terms[name])
+    for name in ranked[: max(0, left)]:
+        out[name] += 1
+    return out
 
 
 def interval_basis(regime: str) -> str:
@@ -55,5 +91,8 @@ def _inverse(answer: Answer) -> dict[str, Any]:
         "value": answer.value,
         "next_value": answer.next_value,
         "next_verdict": answer.next_verdict,
+        "limited_by": answer.limited_by,
+        "closest_value": answer.closest_value,
+        "closest_verdict": answer.closest_verdict,
         "forecasts": answer.asked,
     }

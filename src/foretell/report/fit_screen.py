@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from foretell.report.fit import shares
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["WIDTH", "headline", "show"]
+__all__ = ["WIDTH", "headline", "inverse_line", "show"]
 
 WIDTH: Final = 80
 _GIB: Final = 2**30
 _BAR: Final = 34
 _COLOUR: Final = {"fits": "bold green", "does_not_fit": "bold red", "uncertain": "bold yellow"}
 _WORD: Final = {"fits": "FITS", "does_not_fit": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
-_SUGGESTIONS: Final = 5
+_SAID: Final = {"fits": "fits", "does_not_fit": "does not fit", "uncertain": "uncertain", "refused": "not possible"}
+_SUGGESTIONS: Final = 6
 _STAGES: Final = 8
 _TERMS: Final = 9
 _FLAGS: Final = 36
-_NOTES: Final = 4
+_NOTES: Final = 5
 
 
 def headline(document: Mapping[str, Any]) -> Text:
@@ -30,16 +34,17 @@ def headline(document: Mapping[str, Any]) -> Text:
     result = document["result"]
     verdict = result["verdict"]
     line = Text(_WORD[verdict], style=_COLOUR[verdict])
-    need, have, keep = (result[key] for key in ("total_bytes", "available_bytes", "headroom_bytes"))
+    names = ("total_bytes", "available_bytes", "headroom_bytes")
+    need, have, keep = (round(result[name] / _GIB, 2) for name in names)  # so that differences of what is shown add up
     low, high = result["interval_bytes"]
     spare = have - keep - need
-    text = f"  needs {gib(need)} of {gib(have)} GiB"
+    text = f"  needs {need:.2f} of {have:.2f} GiB"
     if verdict == "fits":
-        text += f", {gib(spare)} GiB to spare beyond the headroom"
+        text += f", {spare:.2f} GiB to spare beyond the headroom"
     elif verdict == "does_not_fit":
-        text += f", {gib(need - have)} GiB too much"
+        text += f", {need - have:.2f} GiB too much"
     elif spare < 0 <= have - need:
-        text += f", {gib(-spare)} GiB into the headroom"
+        text += f", {-spare:.2f} GiB into the headroom"
     else:
         text += f", but could be {gib(low)} to {gib(high)}"
     return line.append(text, style="bold")
@@ -48,14 +53,16 @@ def headline(document: Mapping[str, Any]) -> Text:
 def show(document: Mapping[str, Any], console: Console) -> None:
     """Print the whole screen."""
     result, inputs = document["result"], document["inputs"]
-    console.print(headline(document))
-    console.print(Text(_run(result, inputs), style="dim"), no_wrap=True, overflow="ellipsis")
+    _wrapped(console, headline(document))
+    _wrapped(console, Text(_run(result, inputs), style="dim"))
     _levels(result, console)
     _breakdown(result, console)
     _phases(result, console)
     if len(result["per_stage"]) > 1:
         _stages(result, console)
-    _inverse(result, console)
+    if result.get("inverse") is not None:
+        console.print()
+        _wrapped(console, Text(inverse_line(result), style="bold"))
     _suggestions(result, console)
     console.print()
     if result["assumed"]:
@@ -67,23 +74,46 @@ def show(document: Mapping[str, Any], console: Console) -> None:
 
 
 def _run(result: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
-    """Name the run in one line: model, accelerators, degrees above one, framework, sizes."""
-    degrees = [f"{name} {inputs[name]}" for name in ("dp", "tp", "pp", "cp", "ep") if inputs[name] > 1]
+    """Name the run: model and its size, accelerators, degrees above one, framework, sizes."""
+    degrees = [f"{name} {inputs[name]}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep") if inputs[name] > 1]
     inside = f" ({', '.join(degrees)})" if degrees else ""
+    layers = f", {result['layers']} layers" if result["layers"] else ""
     sizes = f"micro-batch {inputs['micro_batch']}"
+    if inputs["grad_accum"] > 1:
+        sizes += f" x {inputs['grad_accum']}"
     if inputs["seq_len"] is not None:
         sizes += f", sequence {inputs['seq_len']}"
-    return f"{result['model']} on {inputs['gpus']} x {inputs['gpu']}{inside}; {inputs['framework']}; {sizes}"
+    model = f"{result['model']} ({count(result['parameters'])} parameters{layers})"
+    return f"{model} on {inputs['gpus']} x {inputs['gpu']}{inside}; {inputs['framework']}; {sizes}"
+
+
+def count(number: float) -> str:
+    """Write a number of parameters.
+
+    >>> count(14_770_033_664), count(25_557_032)
+    ('14.77 B', '25.6 M')
+    """
+    if number >= 1e9:
+        return f"{number / 1e9:.2f} B"
+    return f"{number / 1e6:.1f} M" if number >= 1e5 else f"{number:,}"
 
 
 def gib(size: float) -> str:
     """Write bytes as GiB.
 
     >>> gib(3 * 2**29), gib(5e12)
-    ('1.50', '4657')
+    ('1.50', '4656.61')
     """
-    value = size / _GIB
-    return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
+    return f"{size / _GIB:.2f}"
+
+
+def place(operator: str) -> str:
+    """Write where an operator stands in words: its part of the model and its name, without its inner steps.
+
+    >>> place("layer.norm2.pow"), place("head.log_softmax")
+    ('layer / norm2', 'head / log softmax')
+    """
+    return " / ".join(_human(part) for part in operator.split(".")[:2] if part)
 
 
 def bar(share: float, width: int = _BAR, *, plain: bool = False) -> str:
@@ -105,7 +135,7 @@ def _plain(console: Console) -> bool:
 
 def _heading(console: Console, text: str) -> None:
     console.print()
-    console.print(Text(text, style="bold"))
+    _wrapped(console, Text(text, style="bold"))
 
 
 def _levels(result: Mapping[str, Any], console: Console) -> None:
@@ -118,7 +148,7 @@ def _levels(result: Mapping[str, Any], console: Console) -> None:
         ("available", result["available_bytes"], f"headroom {gib(result['headroom_bytes'])}"),
     ]
     for name, size, text in rows:
-        console.print(Text(f"  {name:<10}{gib(size):>8}  {text}"))
+        _wrapped(console, Text(f"  {name:<10}{gib(size):>9}  {text}"))
     odds = _percent(result["p_oom"])
     _paragraph(console, "interval", f"{result['interval_basis']}; chance of running out: {odds}")
     if result["host_memory_bytes"]:
@@ -126,17 +156,24 @@ def _levels(result: Mapping[str, Any], console: Console) -> None:
 
 
 def _breakdown(result: Mapping[str, Any], console: Console) -> None:
+    """Print the terms; in hundredths of a GiB they sum to the process's."""
+    whole = round(100 * result["total_bytes"] / _GIB)
     terms = sorted(result["breakdown"].items(), key=lambda term: -term[1])
-    whole = sum(size for _, size in terms) or 1.0
-    most = max((size for _, size in terms), default=1.0) or 1.0
-    where = ", ".join(filter(None, (result["peak_phase"], result["peak_operator"])))
+    large = [term for term in terms if term[1] > 0.0005 * result["total_bytes"]][:_TERMS]
+    shown = {name: round(100 * size / _GIB) for name, size in large}
+    rest = whole - sum(shown.values())
+    if rest < 0:  # what rounding added is taken from where it added most
+        shown = shares({name: 100 * size / _GIB for name, size in large}, whole)
+        rest = whole - sum(shown.values())
+    most = max(shown.values(), default=1) or 1
+    where = ", ".join(filter(None, (result["peak_phase"], place(result["peak_operator"]))))
     _heading(console, f"at the peak: {where}")
-    shown = [term for term in terms if term[1] > 0.0005 * whole][:_TERMS]
-    for name, size in shown:
-        console.print(Text(f"  {_human(name):<24}{gib(size):>8}  ").append(bar(size / most, plain=_plain(console)), style="cyan"))
-    rest = whole - sum(size for _, size in shown)
-    if rest > 0.005 * whole:
-        console.print(Text(f"  {'other':<24}{gib(rest):>8}"))
+    width = _bar_width(console, _BAR, 37)
+    for name, size in shown.items():
+        line = Text(f"  {_human(name):<24}{size / 100:>9.2f}  ")
+        console.print(line.append(bar(size / most, width, plain=_plain(console)), style="cyan"))
+    if rest > 0:
+        console.print(Text(f"  {'other':<24}{rest / 100:>9.2f}"))
 
 
 def _phases(result: Mapping[str, Any], console: Console) -> None:
@@ -144,13 +181,14 @@ def _phases(result: Mapping[str, Any], console: Console) -> None:
     most = max((entry["allocated_bytes"] for entry in result["timeline"]), default=1.0) or 1.0
     joined: dict[tuple[float, str], list[str]] = {}
     for entry in result["timeline"]:
-        place = "" if entry["operator"] in ("step", entry["phase"]) else entry["operator"]
-        joined.setdefault((entry["allocated_bytes"], place), []).append(entry["phase"])
-    for (size, place), phases in joined.items():
+        where = "" if entry["operator"] in ("step", entry["phase"]) else place(entry["operator"])
+        joined.setdefault((entry["allocated_bytes"], where), []).append(entry["phase"])
+    for (size, where), phases in joined.items():
         style = "magenta" if result["peak_phase"] in phases else "blue"
         line = Text(f"  {_human(', '.join(phases)):<41}{gib(size):>8}  ")
-        line.append(f"{bar(size / most, 12, plain=_plain(console)):<13}", style=style).append(place, style="dim")
-        console.print(line, no_wrap=True, overflow="ellipsis")
+        drawn = bar(size / most, 8, plain=_plain(console))
+        line.append(drawn if not where else f"{drawn:<9}", style=style).append(where, style="dim")
+        _wrapped(console, line)
 
 
 def _stages(result: Mapping[str, Any], console: Console) -> None:
@@ -161,41 +199,45 @@ def _stages(result: Mapping[str, Any], console: Console) -> None:
         if row is None:
             console.print(f"  ... {len(rows) - _STAGES + 1} more under --json")
             continue
-        where = f"{row['peak_phase']}, {row['peak_operator']}"
+        where = f"{row['peak_phase']}, {place(row['peak_operator'])}"
         line = f"  {row['stage']:<20}{row['layers']:>6}{gib(row['total_bytes']):>14}   {where}"
-        console.print(Text(line), no_wrap=True, overflow="ellipsis")
+        _wrapped(console, Text(line))
 
 
-def _inverse(result: Mapping[str, Any], console: Console) -> None:
-    answer = result.get("inverse")
-    if answer is None:
-        return
-    console.print()
-    console.print(Text(inverse_line(answer), style="bold"))
-
-
-def inverse_line(answer: Mapping[str, Any]) -> str:
+def inverse_line(result: Mapping[str, Any]) -> str:
     """Write the answer to an inverse question."""
-    value, after = answer["value"], answer["next_value"]
+    answer = result["inverse"]
+    question, value, after = (answer[key] for key in ("question", "value", "next_value"))
     if value is None:
-        return f"{answer['question']}: none fits"
-    beyond = "" if after is None else f" ({after}: {_WORD.get(answer['next_verdict'], 'not possible')})"
-    return f"{answer['question']}: {value}{beyond}"
+        near = f"at {answer['closest_value']} it is {_SAID[answer['closest_verdict']]}"
+        line = f"{question}: none; {near.replace('is fits', 'fits').replace('is does', 'does')}"
+        return line + (", and more GPUs change nothing" if question == "min gpus" else "")
+    if answer["limited_by"] == "model":
+        return f"{question}: {value}, the longest that the model takes; memory is not the limit"
+    beyond = "" if after is None else f" (at {after}: {_SAID.get(answer['next_verdict'], 'not possible')})"
+    return f"{question}: {value}{beyond}"
 
 
 def _suggestions(result: Mapping[str, Any], console: Console) -> None:
     if not result["suggestions"]:
         return
-    _heading(console, "it could also" if result["fits"] else "what would help (each was tried)")
+    _heading(console, "it could also" if result["fits"] else "what would help (each was tried; GiB)")
     for entry in result["suggestions"][:_SUGGESTIONS]:
-        flags = Text(f"  {entry['flags']}", style="green" if entry["fits"] else "")
+        style = "green" if entry["fits"] else ""
+        flags = Text(f"  {entry['flags']}", style=style)
         if len(flags) > _FLAGS:
             _wrapped(console, flags)
             flags = Text()
-        word = _WORD[entry["verdict"]].lower()
-        word = "not enough alone" if entry["verdict"] == "does_not_fit" else f"{word}; {entry['price']}"
-        flags.append(f"{'':{_FLAGS - len(flags)}}{-entry['saved_bytes'] / _GIB:>+8.2f}  {word}", style="default")
-        console.print(flags, no_wrap=True, overflow="ellipsis")
+        word = "not enough alone" if entry["verdict"] == "does_not_fit" else f"{_SAID[entry['verdict']]}; {entry['price']}"
+        start = _FLAGS + 11
+        lines = textwrap.wrap(word, max(20, console.width - start)) or [""]
+        flags.append(f"{'':{_FLAGS - len(flags)}}{-entry['saved_bytes'] / _GIB:>+9.2f}  {lines[0]}", style="default")
+        console.print(flags)
+        for line in lines[1:]:
+            console.print(Text(f"{'':{start}}{line}"))
+    more = len(result["suggestions"]) - _SUGGESTIONS
+    if more > 0:
+        console.print(Text(f"  {more} more under --json", style="dim"))
 
 
 def _paragraph(console: Console, label: str, text: str) -> None:
@@ -205,9 +247,15 @@ def _paragraph(console: Console, label: str, text: str) -> None:
 
 def _wrapped(console: Console, text: Text) -> None:
     """Print text on as many lines as it takes, all but the first indented."""
-    for number, part in enumerate(text.wrap(console, WIDTH - 4)):
+    parts: Sequence[Text] = list(text.wrap(console, console.width - 4)) if len(text) > console.width else [text]
+    for number, part in enumerate(parts):
         part.rstrip()
         console.print(part if number == 0 else Text("    ").append(part))
+
+
+def _bar_width(console: Console, wanted: int, before: int) -> int:
+    """Return the width that is left for a bar."""
+    return max(4, min(wanted, console.width - before))
 
 
 def _human(name: str) -> str:
