@@ -244,6 +244,7 @@ def _together(
     here, total = launch, now.total_bytes
     flags: Flags = {}
     parts: dict[str, Switch] = {}
+    doubted = False
     for _ in range(_TOGETHER):
         best: tuple[float, Switch, Forecast] | None = None
         switches = [switch for switch in _switches(here) if switch.rank < _METHOD or (buy and switch.group in _BOUGHT)]
@@ -259,8 +260,9 @@ def _together(
                 then = switch.launch.forecast()
             except ForetellError:
                 continue
-            # what fits beats what saves most; among those, the cheaper one
-            score = float(10 - switch.rank) * 1e18 if then.verdict == "fits" else total - then.total_bytes
+            # what fits beats what saves most; among those, the cheaper one (unless a replay has disagreed before)
+            fits = then.verdict == "fits" and not doubted
+            score = float(10 - switch.rank) * 1e18 if fits else total - then.total_bytes
             if best is None or score > best[0]:
                 best = (score, switch, then)
         if best is None or best[0] <= _WORTH * total:
@@ -269,7 +271,7 @@ def _together(
         here = switch.launch
         if then.verdict == "fits" and now.levels.replayed:
             then = here.replayed()
-            here = here.tuned(then)
+            here, doubted = here.tuned(then), True
         total = then.total_bytes
         flags |= switch.flags
         parts[switch.group or switch.change] = switch  # a stronger degree takes the place of a milder one
