@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from foretell.core.forecast import Forecast
 from foretell.errors import ForetellError
+from foretell.plan._tries import LEAST, METHOD, Tries, fold_of
 from foretell.plan.inverse import Answer, largest_micro_batch, longest_sequence
 from foretell.plan.launch import Launch
 from foretell.plan.switches import SAVING, Flags, Switch
@@ -19,16 +20,10 @@ _WORTH = 0.005
 """Share of the total that a switch must save to be named."""
 _TOGETHER = 6
 """Most switches that are put together where none helps alone."""
-_OPERATORS = 800
-"""Operators that may be folded for advice, at 0.1 to 0.2 ms each."""
 _COMBINED = 900
 """Operators that may be folded to put switches together."""
 _REPLAYED = 100
 """Operators that may be replayed to confirm what fits, at about 1.5 ms each."""
-_LEAST = 3
-"""Folds that are made however large the model."""
-_METHOD = 5
-"""Rank from which on a switch changes what is trained or bought: never put together with others."""
 
 _BOUGHT = ("tp", "gpus")
 """Groups of switches that ask for more accelerators at that rank."""
@@ -81,7 +76,7 @@ def advise(launch: Launch, now: Forecast) -> Advice:
     """Return what to change where the run does not surely fit, else what more it could do; best first."""
     if now.verdict == "fits":
         return Advice(_relax(launch, now))
-    tries = _Tries(launch)
+    tries = Tries(launch)
     switches = _switches(launch)
     chosen = tries.affordable(switches, now)
     tried = _mildest([(switch, made) for switch in chosen if (made := _try(switch, now)) is not None])
@@ -92,10 +87,10 @@ def advise(launch: Launch, now: Forecast) -> Advice:
         tried.sort(key=_order)
     singles = Advice(made for _, made in tried)
     singles.untried = len(switches) - len(chosen)
-    if not any(pair[1].fits and pair[0].rank < _METHOD for pair in tried):
+    if not any(pair[1].fits and pair[0].rank < METHOD for pair in tried):
         saved = {switch.group or switch.change: made.saved_bytes for switch, made in tried}
         only = bool(singles.untried)
-        tries.most = max(_LEAST - 1, _COMBINED // tries.operators)
+        tries.most = max(LEAST - 1, _COMBINED // tries.operators)
         both = _together(launch, now, tries, saved, only=only) or _together(launch, now, tries, saved, only=only, buy=True)
         if both is not None:
             singles.insert(0, both)
@@ -128,75 +123,6 @@ def _order(pair: tuple[Switch, Suggestion]) -> tuple[int, float, float]:
     switch, made = pair
     place = {"fits": 0, "uncertain": 1}.get(made.verdict, 2)
     return place, switch.rank if place < 2 else 0, -made.saved_bytes
-
-
-class _Tries:
-    """Counts operators that forecasts fold, so that advice on a model of many different layers stays quick."""
-
-    def __init__(self, launch: Launch) -> None:
-        self.operators = sum(len(block.ops) for block, _ in launch.workload.architecture.blocks())
-        self.most = max(_LEAST, _OPERATORS // self.operators)
-        """Folds that are affordable."""
-        self.known = {_fold(launch)}
-
-    def costs(self, launch: Launch) -> int:
-        """Return the folds that a forecast would add: none where only sizes differ from one that was made."""
-        if _fold(launch) in self.known:
-            return 0
-        return 1 if launch.recipe.adapter is None else 2
-
-    def affordable(self, switches: list[Switch], now: Forecast) -> list[Switch]:
-        """Return the switches that promise most, as many as can be afforded, in their own order."""
-        left = self.most
-        chosen: list[Switch] = []
-        for switch in sorted(switches, key=lambda switch: (switch.rank >= _METHOD, -_promise(switch, now))):
-            cost = self.costs(switch.launch)
-            if cost <= left:
-                left -= cost
-                self.known.add(_fold(switch.launch))
-                chosen.append(switch)
-        ids = {id(switch) for switch in chosen}
-        return [switch for switch in switches if id(switch) in ids]
-
-
-def _fold(launch: Launch) -> tuple[object, object]:
-    """Return what of a launch decides the fold: all but the sizes."""
-    recipe, par = launch.recipe, launch.par
-    dp = par.dp if par.zero == 3 and launch.framework.sharding == "deepspeed" else min(par.dp, 2)  # its sub-groups
-    return (
-        recipe.with_(micro_batch=1, seq_len=1, grad_accum=min(recipe.grad_accum, 2)),
-        par.with_(dp=dp, tp=min(par.tp, 2)),
-    )
-
-
-_PROMISE: dict[str, tuple[tuple[str, float], ...]] = {
-    "--loss": (("logits_and_loss", 0.7), ("activation_gradients", 0.3)),
-    "--expandable-segments": (("allocator_slack", 0.7),),
-    "--attention": (("activations", 0.5),),
-    "--sp": (("activations", 0.5),),
-    "--micro-batch": (("activations", 0.9),),
-    "--zero": (("optimizer_state", 0.8), ("gradients", 0.5), ("weights", 0.3)),
-    "--compile": (("activations", 0.2),),
-    "--optimizer-impl": (("optimizer_workspace", 1.0),),
-    "--recompute": (("activations", 0.3),),
-    "--recompute full": (("activations", 0.9),),
-    "--optimizer": (("optimizer_state", 0.5),),
-    "--offload": (("optimizer_state", 1.0),),
-    "--precision": (("optimizer_state", 0.6),),
-    "--tp": (("optimizer_state", 0.5), ("gradients", 0.5), ("weights", 0.5), ("activations", 0.3)),
-    "--gpus": (("optimizer_state", 0.4), ("gradients", 0.4), ("weights", 0.4)),
-    "--pp": (("optimizer_state", 0.4), ("gradients", 0.4), ("weights", 0.4)),
-    "--seq-len": (("activations", 0.5), ("logits_and_loss", 0.5)),
-    "--lora-rank": (("optimizer_state", 1.0), ("gradients", 1.0)),
-    "--quantization": (("weights", 0.6),),
-}
-"""First flag of a switch -> (term, share of it that may go away): which switches are worth the time, no more."""
-
-
-def _promise(switch: Switch, now: Forecast) -> float:
-    """Return the bytes that a switch may save at best."""
-    parts = _PROMISE.get("--recompute full" if switch.flags.get("--recompute") == "full" else next(iter(switch.flags)), ())
-    return sum(share * now.breakdown.get(term, 0.0) for term, share in parts)
 
 
 def _mildest(tried: list[tuple[Switch, Suggestion]]) -> list[tuple[Switch, Suggestion]]:
@@ -234,7 +160,7 @@ def _confirmed(switch: Switch, made: Suggestion, now: Forecast) -> Suggestion:
 
 
 def _together(
-    launch: Launch, now: Forecast, tries: _Tries, saved: dict[str, float], *, only: bool, buy: bool = False
+    launch: Launch, now: Forecast, tries: Tries, saved: dict[str, float], *, only: bool, buy: bool = False
 ) -> Suggestion | None:
     """Put the switch that saves most on top of the last one until it fits; None where that is not enough.
 
@@ -247,7 +173,7 @@ def _together(
     doubted = False
     for _ in range(_TOGETHER):
         best: tuple[float, Switch, Forecast] | None = None
-        switches = [switch for switch in _switches(here) if switch.rank < _METHOD or (buy and switch.group in _BOUGHT)]
+        switches = [switch for switch in _switches(here) if switch.rank < METHOD or (buy and switch.group in _BOUGHT)]
         switches = [switch for switch in switches if not only or (switch.group or switch.change) in saved]
         switches.sort(key=lambda switch: -saved.get(switch.group or switch.change, 0.0))
         for switch in switches:
@@ -255,7 +181,7 @@ def _together(
             if cost > tries.most:
                 continue
             tries.most -= cost
-            tries.known.add(_fold(switch.launch))
+            tries.known.add(fold_of(switch.launch))
             try:
                 then = switch.launch.forecast()
             except ForetellError:
