@@ -15,7 +15,7 @@ from foretell.core._notes import assumptions, host_notes, run_notes
 from foretell.core._terms import TERMS, formula, merged
 from foretell.core._validate import checked_run
 from foretell.core.levels import Levels, StageLevels, levels
-from foretell.core.solver._result import Result, Term
+from foretell.core.solver._result import Result, Term, gib, wrapped
 from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.host_memory import Load, default_load, host_memory
 from foretell.cost.overheads import available_bytes, interval, p_oom, regime
@@ -111,14 +111,15 @@ class Forecast(Result):
     def explain(self) -> str:
         """Return the ledger as text."""
         low, high = self.interval_bytes
-        limits = f"available {self.available_bytes / 1e9:.2f} GB, headroom {self.headroom_bytes / 1e9:.2f} GB"
+        limits = f"available {gib(self.available_bytes)}, headroom {gib(self.headroom_bytes)}"
         lines = [
             super().explain(),
             f"peak: phase {self.peak_phase}, operator {self.peak_operator}, pipeline rank {self.stage}",
-            f"90 % interval {low / 1e9:.2f} to {high / 1e9:.2f} GB ({self.regime}), {limits}",
+            f"90 % interval {gib(low)} to {gib(high)} ({self.regime}), {limits}",
             f"verdict: {self.verdict} (probability of running out {self.p_oom:.0%})",
         ]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        lines = [lines[0], *(part for line in lines[1:] for part in wrapped(line))]
+        return "\n".join([*lines, *(part for note in self.notes for part in wrapped(f"note: {note}"))])
 
 
 def forecast(

@@ -7,12 +7,15 @@ A field whose name ends in a unit (``total_memory_bytes``) is a plain number; th
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from foretell.units import fmt_bytes, quantity
+from foretell.units import quantity
 
-__all__ = ["Result", "Term", "ledger", "plain"]
+__all__ = ["Result", "Term", "gib", "ledger", "plain", "wrapped"]
+
+_WIDE: Final = 80
 
 UNITS: Final = {
     "_bytes_per_s": "byte/s",
@@ -48,7 +51,7 @@ class Result:
 
     # -- quantities -----------------------------------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # Quantity: any type of magnitude
+    def __getattr__(self, name: str) -> Any:  # Quantity: any type of magnitude
         """Give the pint.Quantity (or the dict of them) of a field whose name ends in a unit."""
         if not name.startswith("_"):
             twin = self._twins().get(name)
@@ -97,12 +100,12 @@ class Result:
         names = self._fields()
         return name in names or name in names.values()
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401
+    def __getitem__(self, name: str) -> Any:
         if name not in self:
             raise KeyError(name)
         return getattr(self, name)
 
-    def get(self, name: str, default: object = None) -> Any:  # noqa: ANN401
+    def get(self, name: str, default: object = None) -> Any:
         """Return a field, or `default` where there is no such field."""
         return getattr(self, name) if name in self else default
 
@@ -133,23 +136,40 @@ def ledger(title: str, terms: list[Term]) -> str:
     """Write terms as text, largest first, with the sum.
 
     >>> print(ledger("total", [Term("weights", 2**30, "", "parameters", "")]))
-    total 1.00 GiB (1.07 GB)
-      weights         1.00 GiB 100.0 %  parameters
+    total 1.00 GiB (2^30 bytes)
+      weights          1.00 GiB 100.0 %  parameters
     """
     total = sum(term.bytes for term in terms)
-    lines = [f"{title} {fmt_bytes(total)} ({total / 1e9:.2f} GB)"]
+    lines = [f"{title} {gib(total)} (2^30 bytes)"]
     wide = max([len(term.name) for term in terms] + [12])
+    pad = " " * (wide + 5)
     for term in sorted(terms, key=lambda t: -t.bytes):
         share = 100 * term.bytes / total if total else 0.0
-        lines.append(f"  {term.name:{wide}s} {fmt_bytes(term.bytes):>11s} {share:5.1f} %  {term.what}")
+        head = f"  {term.name:{wide}s} {gib(term.bytes):>12s} {share:5.1f} %  "
+        lines += wrapped(head + term.what, " " * len(head))
         if term.formula:
-            lines.append(f"  {'':{wide}s}   = {term.formula}")
+            lines += wrapped(f"{pad}= {term.formula}", f"{pad}  ")
         if term.source:
-            lines.append(f"  {'':{wide}s}   from {term.source}")
+            lines += wrapped(f"{pad}from {term.source}", f"{pad}  ")
     return "\n".join(lines)
 
 
-def plain(value: object) -> Any:  # noqa: ANN401
+def gib(size: float) -> str:
+    """Write bytes as GiB."""
+    return f"{size / 2**30:.2f} GiB"
+
+
+def wrapped(text: str, indent: str = "    ") -> list[str]:
+    """Break text into lines of 80 columns, all but the first indented."""
+    if len(text) <= _WIDE:
+        return [text]
+    start = text[: len(text) - len(text.lstrip())]
+    return textwrap.wrap(
+        text.lstrip(), _WIDE, initial_indent=start, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def plain(value: object) -> Any:
     """Return a value as JSON holds it."""
     if isinstance(value, Result):
         return value.to_dict()
@@ -162,7 +182,7 @@ def plain(value: object) -> Any:  # noqa: ANN401
     return value
 
 
-def _quantities(value: Any, unit: str) -> Any:  # noqa: ANN401
+def _quantities(value: Any, unit: str) -> Any:
     if isinstance(value, Mapping):
         return {key: _quantities(item, unit) for key, item in value.items()}
     if isinstance(value, list | tuple):

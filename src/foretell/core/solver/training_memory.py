@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from foretell.arch.workload import Workload
 from foretell.core._request import DEFAULTS, GivenInt, build, untouched
 from foretell.core.forecast import Forecast, forecast
-from foretell.core.solver._result import Result, Term
+from foretell.core.solver._result import Result, Term, gib
 from foretell.errors import InfeasibleError, InputError, nearest
 from foretell.machine.hardware import HardwareNode
-from foretell.units import fmt_gb
 
 if TYPE_CHECKING:
     from foretell.core.solver._table import Table
@@ -110,7 +109,7 @@ class TrainingMemoryModel:
         *,
         headroom: float = 0.10,
         raise_errors: bool = False,
-        **more: Any,  # noqa: ANN401  # the settings of DEFAULTS that the reference lacks
+        **more: Any,  # the settings of DEFAULTS that the reference lacks
     ) -> TrainingMemoryResult:
         """Answer for one run.
 
@@ -169,7 +168,7 @@ class TrainingMemoryModel:
         product: bool = True,
         headroom: float = 0.10,
         breakdown: bool = True,
-        **axes: Any,  # noqa: ANN401  # any setting of `solve`, as one value or as a sequence of values
+        **axes: Any,  # any setting of `solve`, as one value or as a sequence of values
     ) -> Table:
         """Answer for every combination of the axes (`product=False`: broadcast against one another).
 
@@ -189,7 +188,7 @@ def check_names(settings: Mapping[str, Any]) -> None:
             raise InputError("is not a setting", field=name, value=value, allowed=near)
 
 
-def _plain(text: Any) -> Any:  # noqa: ANN401  # a name, or what was given in its place
+def _plain(text: Any) -> Any:  # a name, or what was given in its place
     return str(text) if isinstance(text, str) else text
 
 
@@ -210,7 +209,7 @@ def _result(found: Forecast, given: Mapping[str, Any]) -> TrainingMemoryResult:
     feasible = total <= available
     trace = [
         f"peak in phase {found.peak_phase} at {found.peak_operator}, pipeline rank {found.stage} of {par.pp}",
-        f"total {fmt_gb(total)} {'within' if feasible else 'over'} the {fmt_gb(available)} that is available",
+        f"total {gib(total)} {'within' if feasible else 'over'} the {gib(available)} that is available",
     ]
     return TrainingMemoryResult(
         total_memory_bytes=total,
