@@ -195,3 +195,106 @@ def test_one_that_fits_is_told_how_far_it_goes(cli: Any) -> None:
     for flags, entry in made.items():
         assert (entry["kind"], entry["verdict"]) == ("relax", "fits")
         assert cli(*base, "--no-advice", *shlex.split(flags)).code == 0
+
+
+def test_a_pipeline_is_filled_where_nothing_is_said(cli: Any, config: Config) -> None:
+    base = ["fit", config(), "--gpu", "h100", "--framework", "megatron-core", "--pp", "4", "--json"]
+    made = cli(*base)
+    assert made.document["inputs"]["grad_accum"] == 4
+    assert "4 micro-batches a step, which fill the pipeline" in made.result["assumed"]
+    assert not any("do not fill" in note for note in made.document["notes"])
+    assert cli(*base, "--vpp", "2").document["inputs"]["grad_accum"] % 4 == 0
+    one = cli(*base, "--grad-accum", "1")
+    assert one.document["inputs"]["grad_accum"] == 1
+    assert any("not fill 4 pipeline stages" in note for note in one.document["notes"])
+    assert one.result["per_stage"][0]["total_bytes"] < made.result["per_stage"][0]["total_bytes"]
+
+
+def test_uneven_stages_are_met_with_a_layout(cli: Any, config: Config) -> None:
+    base = ["fit", config(num_hidden_layers=10), "--gpu", "h100", "--framework", "megatron-core", "--pp", "4", "--json"]
+    hint = cli(*base).error["hint"]
+    assert "--pp-layout 2,3,3,2" in hint
+    assert cli(*base, "--pp-layout", "2,3,3,2").code == 0
+
+
+@pytest.mark.parametrize("gpu", ["t4", "v100"])
+def test_a_device_without_bf16_gets_fp16(cli: Any, config: Config, gpu: str) -> None:
+    base = ["fit", config(), "--gpu", gpu, "--json"]
+    made = cli(*base)
+    assert made.document["inputs"]["precision"] == "fp16"
+    assert any(text.startswith("fp16 mixed precision (") for text in made.result["assumed"])
+    assert any("emulated" in note for note in cli(*base, "--precision", "bf16").document["notes"])
+    error = cli(*base, "--precision", "fp8").error
+    assert (error["kind"], error["field"], error["allowed"]) == ("combination", "precision", ["fp32", "fp16"])
+
+
+def test_uncertain_counts_in_inverse_questions_where_it_is_allowed(cli: Any, config: Config) -> None:
+    base = ["fit", config(), "--gpu", "t4", "--json", "--max", "micro-batch"]
+    sure, allowed = cli(*base), cli(*base, "--allow-uncertain")
+    assert allowed.result["inverse"]["value"] > sure.result["inverse"]["value"]
+    assert (allowed.code, allowed.result["verdict"]) == (0, "uncertain")
+
+
+def test_an_inverse_question_says_what_ends_it(cli: Any, config: Config) -> None:
+    base = ["fit", config(), "--json"]
+    assert cli(*base, "--gpu", "h100", "--max", "seq-len").result["inverse"]["limited_by"] == "model"
+    text = cli(*base[:-1], "--gpu", "h100", "--max", "seq-len").out
+    assert "max seq-len: 2048, the longest that the model takes; memory is not the limit" in text
+    assert "sequence of 2048" not in text
+    assert cli(*base, "--gpu", "t4", "--max", "micro-batch").result["inverse"]["limited_by"] == "memory"
+    none = cli("fit", "llama-3-8b", "--gpu", "t4", "--max", "micro-batch", "--json")
+    assert none.code == 1
+    assert (none.result["inverse"]["closest_value"], none.result["inverse"]["closest_verdict"]) == (1, "does_not_fit")
+    assert none.result["suggestions"]
+    assert any("the weights alone" in note for note in none.document["notes"])
+
+
+def test_more_than_a_node_is_whole_nodes(cli: Any) -> None:
+    base = ["fit", "llama-3-70b", "--gpu", "h100", "--framework", "fsdp2", "--recompute", "full", "--min", "gpus", "--json"]
+    answer = cli(*base).result["inverse"]
+    assert answer["value"] > 8
+    assert answer["value"] % 8 == 0
+    assert answer["next_value"] == answer["value"] - 8
+    assert cli(*base, "--gpus-per-node", "4").result["inverse"]["value"] % 4 == 0
+
+
+def test_bytes_are_whole_and_the_terms_sum_exactly(cli: Any, config: Config) -> None:
+    result = cli("fit", config(), "--gpu", "h100", "--gpus", "4", "--framework", "fsdp2", "--json").result
+    assert sum(result["breakdown"].values()) == result["total_bytes"]
+    for value in (result["total_bytes"], *result["breakdown"].values(), *result["host"].values(), *result["interval_bytes"]):
+        assert isinstance(value, int)
+
+
+def test_what_the_framework_chose_is_in_the_inputs(cli: Any, config: Config) -> None:
+    inputs = cli("fit", config(), "--gpu", "h100", "--gpus", "4", "--tp", "2", "--pp", "2", "--json").document["inputs"]
+    for name in ("sp", "etp", "schedule", "zero", "expandable_segments", "packing", "attention", "loss"):
+        assert inputs[name] is not None
+
+
+def test_the_title_names_the_size_and_nothing_is_cut(cli: Any) -> None:
+    text = cli("fit", "llama-3-8b", "--gpu", "h100", "--gpus", "16", "--tp", "2", "--pp", "4", "--framework", "megatron-core").out
+    assert "Llama 3 8B (8.03 B parameters, 32 layers)" in text
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("given", ["--attention eager", "--dropout 0.1"])
+def test_a_setting_without_effect_is_named(cli: Any, given: str) -> None:
+    notes = cli("fit", "resnet-50", "--gpu", "h100", *given.split(), "--json").document["notes"]
+    assert any("has no effect: ResNet-50 has no" in note for note in notes)
+
+
+def test_a_quantised_base_needs_no_full_copy_on_the_host(cli: Any) -> None:
+    base = ["fit", "llama-3-8b", "--gpu", "h100", "--lora-rank", "8", "--no-advice", "--json"]
+    plain, quantised = cli(*base), cli(*base, "--quantization", "nf4")
+    assert quantised.result["host_memory_bytes"] < plain.result["host_memory_bytes"] - 8e9
+    assert any("1 rank" in note and "no full copy" in note for note in quantised.document["notes"])
+
+
+def test_columns_are_respected(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for command in (("fit", "--help"), ("catalog", "list", "frameworks")):
+            lines = cli(*command).out.splitlines()
+            assert max(len(line) for line in lines if "foretell fit" not in line) <= columns
+    monkeypatch.setenv("COLUMNS", "many")
+    assert max(len(line) for line in cli("fit", "--help").out.splitlines()) <= 80

@@ -178,3 +178,43 @@ def test_the_signature_is_the_documented_one() -> None:
     parameters = inspect.signature(MODEL.solve).parameters
     assert list(parameters)[:15] == ["model", "hardware", "batch_size", *documented]
     assert {name: parameters[name].default for name in documented} == documented
+
+
+def test_axes_may_be_arrays() -> None:
+    model = TrainingMemoryModel()
+    arrays = model.sweep("gpt-2", "h100", batch_size=np.array([8, 16]), tp_size=np.arange(1, 3), zero_stage=np.array([0, 1]))
+    lists = model.sweep("gpt-2", "h100", batch_size=[8, 16], tp_size=[1, 2], zero_stage=[0, 1])
+    assert len(arrays) == 8
+    assert (arrays["total_memory_bytes"] == lists["total_memory_bytes"]).all()
+    assert len(model.sweep("gpt-2", "h100", batch_size=np.int64(8))) == 1
+
+
+def test_a_table_prints_its_first_rows_and_finds_the_best_of_a_verdict() -> None:
+    table = TrainingMemoryModel().sweep("llama-3-8b", "h100", batch_size=8, tp_size=[1, 2, 4, 8], precision=["bf16", "fp32"])
+    text = str(table)
+    assert "Table of 8 rows" in text
+    assert "tp_size" in text
+    assert len(text.splitlines()) == 10
+    sure = table.best(verdict="fits")
+    assert sure is None or sure["verdict"] == "fits"
+    assert table.best("total_memory_bytes", verdict=("does_not_fit", "uncertain"))["verdict"] != "fits"
+    with pytest.raises(ft.InputError, match="no verdict"):
+        table.best(verdict="perhaps")
+
+
+def test_a_pipeline_layout_is_a_setting_and_an_axis() -> None:
+    model = TrainingMemoryModel()
+    even = model.solve("gpt-2", "h100", 4, pp_size=2, gradient_accumulation_steps=4)
+    uneven = model.solve("gpt-2", "h100", 4, pp_size=2, gradient_accumulation_steps=4, pp_layout=[8, 4])
+    assert [stage["layers"] for stage in uneven.per_stage] == [8, 4]
+    table = model.sweep("gpt-2", "h100", batch_size=4, pp_size=2, gradient_accumulation_steps=4, pp_layout=[None, (8, 4)])
+    assert list(table["total_memory_bytes"]) == pytest.approx([even.total_memory_bytes, uneven.total_memory_bytes])
+
+
+def test_defaults_left_alone_are_listed_and_quantities_are_found() -> None:
+    result = TrainingMemoryModel().solve("gpt-2", "h100", 4)
+    assert {"sequence of 2048", "fp16 mixed precision", "optimizer adam"} <= set(result.assumed)
+    given = TrainingMemoryModel().solve("gpt-2", "h100", 4, seq_len=2048, precision="fp16")
+    assert not {"sequence of 2048", "fp16 mixed precision"} & set(given.assumed)
+    assert {"total_memory", "interval"} <= set(dir(result))
+    assert max(len(line) for line in result.explain().splitlines()) <= 80

@@ -103,18 +103,23 @@ def _facts(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
             "memory_bytes": entry.get("memory_bytes"),
             "usable_memory_bytes": entry.get("usable_memory_bytes"),
             "memory_bandwidth_bytes_per_s": entry.get("memory_bandwidth_bytes_per_s"),
-            "bf16_flops": entry.get("peak_flops", {}).get("bf16"),
+            "bf16_flops": _part(entry, "peak_flops").get("bf16"),
             "tdp_w": entry.get("tdp_w"),
         }
     if kind == "model":
-        config = entry.get("config", {})
-        return {"parameters": entry.get("published_params"), "model_type": config.get("model_type")}
+        return {"parameters": entry.get("published_params"), "model_type": _part(entry, "config").get("model_type")}
     if kind == "system":
         return {
             "accelerator": entry.get("accelerator"),
             "accelerators_per_node": entry.get("accelerators_per_node"),
         }
     return {}
+
+
+def _part(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a table of an entry; where a user's file has something else there, it is reported when it is used."""
+    part = entry.get(key)
+    return part if isinstance(part, dict) else {}
 
 
 def _in_code(kind: str) -> Iterator[dict[str, Any]]:

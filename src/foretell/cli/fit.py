@@ -111,9 +111,9 @@ command = Verb(
         "foretell fit llama-3-8b --gpu h100",
         "foretell fit llama-3-8b --gpu h100 --gpus 8 --framework fsdp2",
         "foretell fit llama-3-8b --gpu h100 --gpus 8 --tp 2 --pp 2 --framework megatron",
-        "foretell fit llama-3-8b --gpu rtx4090 --lora-rank 16 --quantization nf4",
+        "foretell fit llama-3-8b --gpu a100 --lora-rank 16 --quantization nf4",
         "foretell fit llama-3-8b --gpu h100 --gpus 8 --framework fsdp2 --max seq-len",
-        "foretell fit llama-3-70b --gpu h100 --framework fsdp2 --min gpus",
+        "foretell fit llama-3-8b --gpu a100 --framework fsdp2 --min gpus",
         "foretell fit ./config.json --gpu a100 --json",
     ),
 )
