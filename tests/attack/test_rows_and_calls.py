@@ -97,7 +97,7 @@ def _try(call: Any) -> Any:
 @pytest.mark.parametrize("name", [spec.name for spec in dataclasses.fields(ft.TrainingRecipe)])
 def test_recipes(name: str) -> None:
     for value in JUNK:
-        made = ft.TrainingRecipe(**{name: value})  # type: ignore[arg-type]  # that is the attack
+        made = ft.TrainingRecipe(**{name: value})
         found = _try(lambda made=made: forecast(SMALL, "h100", made))
         assert found is None or 0 < found.total_bytes < math.inf
 
@@ -105,7 +105,7 @@ def test_recipes(name: str) -> None:
 @pytest.mark.parametrize("name", [spec.name for spec in dataclasses.fields(ft.Parallelism)])
 def test_parallelisms(name: str) -> None:
     for value in JUNK:
-        made = ft.Parallelism(**{name: value})  # type: ignore[arg-type]
+        made = ft.Parallelism(**{name: value})
         found = _try(lambda made=made: forecast(SMALL, "h100", None, made))
         assert found is None or 0 < found.total_bytes < math.inf
 
@@ -160,3 +160,11 @@ def test_references() -> None:
             _try(lambda load=load, value=value: load(value))
         _try(lambda value=value: ft.register("hardware", value))
         _try(lambda value=value: ft.register(value, {"id": "x"}))
+
+
+@pytest.mark.parametrize("name", ["architecture", "name", "layers", "parameters"])
+def test_workloads(name: str) -> None:
+    plain: dict[str, Any] = {"name": "x", "layers": 4, "hidden_dim": 512, "heads": 8, "ffn_dim": 1024, "vocab_size": 1000}
+    for value in (value for value in JUNK if not isinstance(value, np.ndarray)):
+        found = _try(lambda value=value: ft.TransformerWorkload(**plain | {name: value}))
+        assert found is None or found.parameters > 0

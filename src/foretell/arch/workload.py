@@ -59,8 +59,6 @@ class Workload(Shapes):
         stated = None if parameters is None else positive(parameters, "parameters")
         if architecture is None and stated is None:
             raise InputError("needs an architecture or a number of parameters", field="workload", value=name)
-        if architecture is not None and not isinstance(architecture, Architecture):
-            raise InputError("must be an Architecture", field="architecture", value=architecture)
         self._keep(name, architecture, stated, id, notes, sources)
 
     def _keep(
@@ -72,6 +70,10 @@ class Workload(Shapes):
         notes: tuple[str, ...] = (),
         sources: object = (),
     ) -> None:
+        if architecture is not None and not isinstance(architecture, Architecture):
+            raise InputError("must be an Architecture", field="architecture", value=architecture)
+        if not isinstance(name, str):
+            raise InputError("must be a name", field="name", value=name)
         for key, value in (
             ("name", name),
             ("id", identity),
