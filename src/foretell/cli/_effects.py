@@ -45,7 +45,10 @@ def idle_options(model: str, options: dict[str, Any], made: Request) -> list[str
             found = _answer(other)
         except InputError:
             continue  # others need it
-        answer = answer or _answer(made)
+        try:
+            answer = answer or _answer(made)
+        except InputError:
+            return []  # a question whose starting point cannot run: nothing to compare with
         if found == answer:
             idle.append(_spelled(name, options[name]))
     return idle

@@ -14,7 +14,7 @@ def inputs_of(model: str, options: dict[str, Any], launch: Launch) -> dict[str, 
     """Return every value that was used, defaults included; None means that there is nothing to choose."""
     run = launch.run
     recipe, par = run.recipe, run.par
-    encoder = launch.workload.architecture.family in ("encoder-decoder", "audio", "multimodal")
+    encoder = any(block.stream == "encoder" for block, _ in launch.workload.architecture.blocks())
     tokens = launch.reads_tokens
     adapter, quantization = recipe.adapter, recipe.quantization
     return {
