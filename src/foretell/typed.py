@@ -25,7 +25,7 @@ LONGEST = 1000
 Test = Callable[[Any], bool]
 
 
-def check_fields(instance: Any, names: Mapping[str, str] | None = None) -> None:  # noqa: ANN401  # any dataclass
+def check_fields(instance: Any, names: Mapping[str, str] | None = None) -> None:  # any dataclass
     """Raise an InputError for the first field whose value is not what its annotation says.
 
     `names` maps a field to the name under which a user knows it.
@@ -60,7 +60,7 @@ def _tests(cls: type) -> tuple[tuple[str, Test, str], ...]:
     return tuple((spec.name, *_test(hints[spec.name])) for spec in dataclasses.fields(cls) if hints[spec.name] is not Any)
 
 
-def _test(hint: Any) -> tuple[Test, str]:  # noqa: ANN401, C901, PLR0911  # one kind of annotation after the other
+def _test(hint: Any) -> tuple[Test, str]:  # noqa: PLR0911  # one kind of annotation after the other
     """Return whether a value has the annotated type, and the type in words."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is type(None):
@@ -102,11 +102,11 @@ def _tuple(parts: tuple[Any, ...]) -> tuple[Test, str]:
     )
 
 
-def _is_whole(value: Any) -> bool:  # noqa: ANN401
+def _is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:  # noqa: ANN401
+def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     try:

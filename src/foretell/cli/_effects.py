@@ -40,7 +40,7 @@ def idle_options(model: str, options: dict[str, Any], made: Request) -> list[str
         without = options | {name: None}
         try:
             other = request(model, without)
-            if inputs_of(model, without, other.launch) == used:
+            if inputs_of(model, without, other.launch) == used and _in_force(used.get(name, True)):
                 continue  # what holds anyhow was said again
             found = _answer(other)
         except InputError:
@@ -68,6 +68,11 @@ def moved(options: dict[str, Any], launch: Launch) -> list[str]:
         return []
     passes = launch.recipe.grad_accum
     return [f"the global batch becomes {launch.global_batch}, not {given}: the {passes} passes of a step stay as they are"]
+
+
+def _in_force(value: object) -> bool:
+    """Whether an input that was given is used: one without meaning for a run is echoed as none."""
+    return value is not None
 
 
 def _answer(made: Request) -> tuple[Any, ...]:
