@@ -60,10 +60,11 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     for part in ("by_metric", "by_framework", "by_source", "by_confidence"):
         for name, summary in (report.get(part) or report["summary"].get(part) or {}).items():
             yield from _lines(f"{part.removeprefix('by_')} {name}", summary)
+    yield "MAPE: mean of the absolute errors; bias: mean error; in 90 %: in the interval"
     verdicts = report["summary"].get("verdict_accuracy_pct", report.get("verdict_accuracy_pct"))
     if verdicts is not None:
         false = report["summary"].get("false_fits", report.get("false_fits"))
-        yield f"verdicts right: {verdicts:.0f} % of the runs that are known to have fitted or run out of memory"
+        yield f"verdicts right: {verdicts:.0f} % of the runs known to have fitted or run out"
         yield f"false fits: {false} (said to fit, but ran out)"
     scored = [row for row in report["rows"] if row.get("error_pct") is not None]
     scored.sort(key=lambda row: -abs(row["error_pct"]))

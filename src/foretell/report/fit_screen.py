@@ -171,7 +171,8 @@ def _breakdown(result: Mapping[str, Any], console: Console) -> None:
     width = _bar_width(console, _BAR, 37)
     for name, size in shown.items():
         line = Text(f"  {_human(name):<24}{size / 100:>9.2f}  ")
-        console.print(line.append(bar(size / most, width, plain=_plain(console)), style="cyan"))
+        line.append(bar(size / most, width, plain=_plain(console)), style="cyan").rstrip()
+        console.print(line)
     if rest > 0:
         console.print(Text(f"  {'other':<24}{rest / 100:>9.2f}"))
 
