@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from foretell.cost.overheads import calibration
+from foretell.cost.overheads import calibration, regime_names
 from foretell.cost.training_memory import training_memory, worst
 from foretell.cost.workspace import library_workspace
 from foretell.evidence.memory_replay import source_of
@@ -38,6 +38,8 @@ POINTS = (0.01, 0.025, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.975, 0.99)
 LEVEL = {"active": "allocated", "allocated-static": "allocated", "breakdown-sum": "allocated", "reserved-sampled": "reserved"}
 ENOUGH = 12
 """Rows from which a framework has a regime of its own."""
+UNMEASURED = 0.03
+"""Added on either side where no process of the framework was measured: its context and NCCL buffers are priors."""
 FLOOR = 0.012
 """No interval is narrower than this on either side: rows repeat to about 1 % between software builds of one date."""
 
@@ -75,8 +77,8 @@ def weighted_quantiles(values: Sequence[tuple[float, float]], points: Iterable[f
     return out
 
 
-def spread(rows: Sequence[tuple[Scored, float]]) -> dict[str, Any]:
-    """One regime: quantiles with every source of equal weight, floors applied, monotone."""
+def spread(rows: Sequence[tuple[Scored, float]], more: float = 0.0) -> dict[str, Any]:
+    """One regime: quantiles with every source of equal weight, floors applied, monotone; ``more`` on either side."""
     count: dict[str, int] = defaultdict(int)
     for s, _ in rows:
         count[s.source] += 1
@@ -86,6 +88,7 @@ def spread(rows: Sequence[tuple[Scored, float]]) -> dict[str, Any]:
     widened = []
     for p, value in zip(POINTS, found, strict=True):
         floor = FLOOR * abs(p - 0.5) / 0.45
+        value += more * (p - 0.5) / 0.45
         widened.append(round(min(value, middle - floor) if p < 0.5 else max(value, middle + floor) if p > 0.5 else value, 5))
     return {
         "p": list(POINTS), "log_error": widened, "rows": len(rows), "basis": "fit",
@@ -101,9 +104,11 @@ def regimes(rows: Sequence[tuple[Scored, float]], suffix: str = "") -> dict[str,
         groups[f"{level}/{s.confidence}"].append((s, r))
         groups[level].append((s, r))
         groups[f"{s.framework}/{level}/{s.confidence}"].append((s, r))
-        if not level.startswith("allocated") and not suffix:  # what a process takes above allocated memory, where no run of the kind was measured
+        # what a process takes above allocated memory, where no run of the kind was measured
+        if not level.startswith("allocated") and not suffix:
             groups["process-elsewhere"].append((s, r))
-    return {name: spread(members) for name, members in sorted(groups.items()) if name.count("/") < 2 or len(members) >= ENOUGH}
+            groups[f"process-elsewhere/{s.confidence}"].append((s, r))
+    return {name: spread(members, UNMEASURED if name.startswith("process-elsewhere") else 0.0) for name, members in sorted(groups.items()) if name.count("/") < 2 or len(members) >= ENOUGH}
 
 
 def pooled_fraction() -> dict[str, Any]:
@@ -137,10 +142,7 @@ def inside(r: float, regime: dict[str, Any]) -> bool:
 def name_of(s: Scored, table: dict[str, Any]) -> str:
     """The regime that a row is given (as ``overheads.regime`` looks it up)."""
     level = LEVEL.get(s.metric, s.metric)
-    names = [f"{s.framework}/{level}/{s.confidence}"]
-    names += ["process-elsewhere"] if level == "process" else [f"{level}/{s.confidence}"]
-    names += [level]
-    return next(n for n in names if n in table)
+    return next(n for n in regime_names(s.framework, level, s.confidence) if n in table)
 
 
 def coverage(rows: Sequence[tuple[Scored, float]]) -> tuple[float, float]:

@@ -29,6 +29,7 @@ __all__ = [
     "overheads",
     "p_oom",
     "regime",
+    "regime_names",
 ]
 
 
@@ -126,21 +127,29 @@ class Regime:
     """Rows behind the quantiles; 0 for a prior."""
 
 
-def regime(
-    framework: str, level: str, confidence: int = 3, *, cuda_like: bool = True, linear: bool = False
-) -> Regime:
+def regime_names(framework: str, level: str, confidence: int) -> list[str]:
+    """Regimes that may stand for a prediction, nearest first.
+
+    What a process takes was measured for few frameworks.  For another, what its own reserved memory was off by comes
+    next, then the spread of every level above allocated memory (``process-elsewhere``).
+    """
+    names = [f"{framework}/{level}/{confidence}"]
+    if level == "process":
+        names += [f"{framework}/reserved/{confidence}", f"{framework}/reserved/2"]
+        names += [f"process-elsewhere/{confidence}", "process-elsewhere"]
+    else:
+        names.append(f"{level}/{confidence}")
+    return [*names, level, "default"]
+
+
+def regime(framework: str, level: str, confidence: int = 3, *, cuda_like: bool = True, linear: bool = False) -> Regime:
     """Return the nearest regime that the calibration knows, by framework, level and confidence.
 
     `linear`: reserved memory came from the slack fraction although the framework's allocations can be replayed.
-    What a process takes was measured for few frameworks: the others get the spread of every level above allocated.
     """
     table = calibration()["regimes"]
-    level = f"{level}-linear" if linear and level != "allocated" else level
-    names = [f"{framework}/{level}/{confidence}"]
-    names += ["process-elsewhere"] if level == "process" else [f"{level}/{confidence}"]
-    names += [level, "default"]
-    name = next((n for n in names if n in table), "default") if cuda_like else "not-cuda"
-    return _regime(name)
+    names = regime_names(framework, f"{level}-linear" if linear and level != "allocated" else level, confidence)
+    return _regime(next(n for n in names if n in table) if cuda_like else "not-cuda")
 
 
 @functools.lru_cache(maxsize=64)
@@ -149,7 +158,7 @@ def _regime(name: str) -> Regime:
     return Regime(name, tuple(found["p"]), tuple(found["log_error"]), int(found.get("rows", 0)))
 
 
-def interval(point: Any, spread: Regime, coverage: float = 0.90) -> tuple[Any, Any]:  # noqa: ANN401
+def interval(point: Any, spread: Regime, coverage: float = 0.90) -> tuple[Any, Any]:
     """Return the (low, high) of a level of `point` bytes that hold `coverage` of measurements.
 
     >>> low, high = interval(100.0, Regime("x", (0.05, 0.95), (-0.1, 0.1)))
