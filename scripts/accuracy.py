@@ -60,7 +60,7 @@ def short(report: dict[str, Any]) -> str:
     rows.append("")
     rows.append(
         f"{all_rows} measured values of {len(total['by_source'])} sources, {skipped} left out with a reason; "
-        f"{total['verdicts']} boundary runs, {total.get('false_fits', 0)} false \"fits\"."
+        f'{total["verdicts"]} boundary runs, {total.get("false_fits", 0)} false "fits".'
     )
     return "\n".join(rows) + "\n"
 

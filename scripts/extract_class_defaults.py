@@ -63,13 +63,14 @@ def keep(value: dict[str, Any], config: Any = None) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Write the table of every configuration class that can be built without arguments."""
     table: dict[str, Any] = {}
     skipped: list[str] = []
     for model_type in sorted(CONFIG_MAPPING.keys()):
         try:
             config = CONFIG_MAPPING[model_type]()
             item = keep(json.loads(config.to_json_string(use_diff=False)), config)
-        except Exception:  # a class that cannot be built without arguments or an optional dependency
+        except Exception:  # noqa: BLE001  # a class that cannot be built without arguments or an optional dependency
             skipped.append(model_type)
             continue
         item["model_type"] = model_type
@@ -79,7 +80,7 @@ def main() -> None:
         table[model_type] = item
     OUT.write_text(
         "{\n"
-        + f'"__source__": "transformers {transformers.__version__} configuration classes",\n'
+        f'"__source__": "transformers {transformers.__version__} configuration classes",\n'
         + ",\n".join(f"{json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in table.items())
         + "\n}\n"
     )

@@ -1,7 +1,6 @@
 """Write docs/frameworks.md and docs/models.md from the code's own tables.
 
-    python scripts/reference.py           # write
-    python scripts/reference.py --check   # exit 1 when a page is out of date
+``python scripts/reference.py`` writes them; with ``--check`` it exits 1 when a page is out of date.
 """
 
 from __future__ import annotations
@@ -33,7 +32,9 @@ def frameworks() -> str:
         if p.aliases:
             out.append(f"Also called {', '.join(p.aliases)}.\n")
         out += ["| precision | parameter | gradient | master | optimizer | compute |", "|---|---|---|---|---|---|"]
-        out += [f"| {k} | {f.param} | {f.grad} | {f.master or '-'} | {f.optim} | {f.compute} |" for k, f in sorted(p.formats.items())]
+        out += [
+            f"| {k} | {f.param} | {f.grad} | {f.master or '-'} | {f.optim} | {f.compute} |" for k, f in sorted(p.formats.items())
+        ]
         can = [
             name
             for name, yes in (("tensor", p.tensor), ("pipeline", p.pipeline), ("context", p.context), ("expert", p.expert))
@@ -75,7 +76,10 @@ def models() -> str:
     out = [
         "# Model types that are read\n",
         f"Written by `scripts/reference.py`: {len(known_model_types())} values of `model_type` (or diffusers' `_class_name`).",
-        "A type that is not listed is read as a Llama-like decoder when its file has the standard keys, and the answer says so.\n",
+        (
+            "A type that is not listed is read as a Llama-like decoder when its file has the standard keys, "
+            "and the answer says so.\n"
+        ),
         "| module | model types |",
         "|---|---|",
     ]

@@ -16,9 +16,9 @@ from foretell.catalog import loader
 
 FOLDER: Final = Path(loader.__file__).parent / "data" / "models"
 IDS: Final = sorted(path.stem for path in FOLDER.glob("*.json"))
-COUNTS: Final[dict[str, int]] = json.loads(
-    (Path(__file__).parent / "model_parameters.json").read_text(encoding="utf-8")
-)["parameters"]
+COUNTS: Final[dict[str, int]] = json.loads((Path(__file__).parent / "model_parameters.json").read_text(encoding="utf-8"))[
+    "parameters"
+]
 """Parameters of the module that transformers 5.24.0 (diffusers 0.42.1) builds from each entry's config."""
 KEYS: Final = {
     "id", "name", "aliases", "family", "source", "published_params", "published_rounding", "notes", "config",

@@ -64,9 +64,7 @@ def test_fsdp1_keeps_whole_gradients_of_frozen_weights_while_accumulating() -> N
 def test_embedding_output_needs_no_gradient_when_nothing_before_it_trains() -> None:
     """The first layer's norm and qkv projection keep nothing: 4h of the fp32 norm input and its statistic less."""
     recipe = with_adapter("lora")
-    one, two, three = (
-        memory(recipe, num_hidden_layers=n)[0].phases["loss"].terms["activations"] for n in (1, 2, 3)
-    )
+    one, two, three = (memory(recipe, num_hidden_layers=n)[0].phases["loss"].terms["activations"] for n in (1, 2, 3))
     assert (three - two) - (two - one) == pytest.approx(0.0)
     head_and_first = two - 2 * (three - two)  # what the head keeps, less what the first layer does not
     assert head_and_first < 4 * H * SEQ

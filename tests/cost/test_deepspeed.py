@@ -64,7 +64,9 @@ def test_liger_writes_gradients_over_what_it_kept() -> None:
     liger = BASE.with_(loss="fused-linear", recompute=Recompute("none"))
     run = resolve(liger, zero(2), profile("deepspeed"))
     assert (run.style.norm, run.style.gate, run.style.rope, run.style.inplace) == ("fused", "fused", "inplace", True)
-    less = memory(BASE.with_(loss="eager"), zero(2))[0].phases["forward"].bytes - memory(liger, zero(2))[0].phases["forward"].bytes
+    less = (
+        memory(BASE.with_(loss="eager"), zero(2))[0].phases["forward"].bytes - memory(liger, zero(2))[0].phases["forward"].bytes
+    )
     assert less > 0
 
 

@@ -6,6 +6,8 @@ tensors, 2026-11-30; the three published ones are PyTorch's own memory trackers 
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import pytest
 
 from foretell.arch.readers import read_config
@@ -35,13 +37,13 @@ FULL = Recompute("full")
 LORA = Adapter(rank=16, targets=("q_proj", "k_proj", "v_proj", "o_proj"))
 
 
-def memory(config: dict, par: Parallelism | None = None, **recipe: object) -> StageMemory:
+def memory(config: dict[str, Any], par: Parallelism | None = None, **recipe: Any) -> StageMemory:
     choices = TrainingRecipe(**recipe)
     run = resolve(choices, par or Parallelism(), profile(choices.framework))
     return worst(training_memory(read_config(config), run))
 
 
-def peak(config: dict, par: Parallelism | None = None, **recipe: object) -> float:
+def peak(config: dict[str, Any], par: Parallelism | None = None, **recipe: Any) -> float:
     return memory(config, par, **recipe).peak.bytes
 
 
@@ -56,7 +58,7 @@ def peak(config: dict, par: Parallelism | None = None, **recipe: object) -> floa
         (LLAMA_2_7B, {"framework": "peft", "seq_len": 2048, "adapter": LORA, "recompute": FULL}, 0, 15.21),
     ],
 )
-def test_peaks_of_pytorchs_own_trackers(config: dict, recipe: dict, zero: int, gigabytes: float) -> None:
+def test_peaks_of_pytorchs_own_trackers(config: dict[str, Any], recipe: dict[str, Any], zero: int, gigabytes: float) -> None:
     par = Parallelism(dp=8, zero=3) if zero else Parallelism()
     assert peak(config, par, **recipe) / 1e9 == pytest.approx(gigabytes, rel=0.03)
 
@@ -74,7 +76,7 @@ def test_peaks_of_pytorchs_own_trackers(config: dict, recipe: dict, zero: int, g
         ({"grad_accum": 2, "recompute": FULL}, 1427.89),
     ],
 )
-def test_trainer_step_matches_the_trace_of_the_real_code(recipe: dict, megabytes: float) -> None:
+def test_trainer_step_matches_the_trace_of_the_real_code(recipe: dict[str, Any], megabytes: float) -> None:
     got = peak(SMALL, framework="hf-trainer", micro_batch=2, seq_len=2048, **recipe)
     assert got / 1e6 == pytest.approx(megabytes, rel=0.02)
 
@@ -90,8 +92,14 @@ def test_half_weights_need_no_copies() -> None:
     assert "weight_copies" not in terms
 
 
-def qlora(**more: object) -> StageMemory:
-    fields = {"framework": "peft", "seq_len": 512, "adapter": LORA, "quantization": Quantization(), "recompute": FULL}
+def qlora(**more: Any) -> StageMemory:
+    fields: dict[str, Any] = {
+        "framework": "peft",
+        "seq_len": 512,
+        "adapter": LORA,
+        "quantization": Quantization(),
+        "recompute": FULL,
+    }
     return memory(SMALL, **(fields | more))
 
 
@@ -141,14 +149,14 @@ def test_logits_were_fp32_in_the_outputs_until_transformers_4_46() -> None:
 
 def test_block_scales_of_a_4bit_base_are_not_sharded() -> None:
     par = Parallelism(dp=4, zero=3)
-    run = {"framework": "fsdp-qlora", "seq_len": 512, "adapter": Adapter(rank=8, dtype="bf16"), "recompute": FULL}
+    run: dict[str, Any] = {"framework": "fsdp-qlora", "seq_len": 512, "adapter": Adapter(rank=8, dtype="bf16"), "recompute": FULL}
     terms = memory(LLAMA_2_7B, par, quantization=Quantization(), **run).peak.terms
     matrices = 32 * 4096 * (4 * 4096 + 3 * 11008)
     assert terms["quantization_scales"] == matrices * 4 / 64
 
 
 @pytest.mark.parametrize(("kind", "megabytes"), [("lora", 1118.27), ("dora", 1370.17)])
-def test_dora_keeps_both_results_it_scales(kind: str, megabytes: float) -> None:
+def test_dora_keeps_both_results_it_scales(kind: Literal["lora", "dora"], megabytes: float) -> None:
     adapter = Adapter(kind=kind, rank=16, targets=LORA.targets)
     loss = memory(SMALL, framework="peft", micro_batch=2, seq_len=2048, precision="bf16", adapter=adapter).phases["loss"]
     assert loss.bytes / 1e6 == pytest.approx(megabytes, rel=0.005)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from foretell.arch.readers import read_config
+
 import foretell.cost.rules  # noqa: F401  # fills the table of rules
+from foretell.arch.readers import read_config
 from foretell.cost.saved import Emitter
 from foretell.cost.weights import WeightPlan
 from foretell.recipe.optimizers import optimizer

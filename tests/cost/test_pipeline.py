@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from foretell.cost.pipeline import in_flight, split, stages
 from foretell.errors import CombinationError, InputError
 from foretell.recipe.parallelism import Parallelism, parse_layout
 from foretell.recipe.profiles import profile
 from foretell.recipe.resolve import resolve
 from foretell.recipe.training import TrainingRecipe
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def test_one_forward_one_backward_keeps_what_is_ahead() -> None:

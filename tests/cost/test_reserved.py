@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ FULL = Recompute("full")
 LORA = Adapter(rank=32, targets=("q_proj", "k_proj", "v_proj", "o_proj"))
 
 
-def run_of(par: Parallelism | None = None, **recipe: object) -> Run:
+def run_of(par: Parallelism | None = None, **recipe: Any) -> Run:
     choices = TrainingRecipe(**recipe)
     return resolve(choices, par or Parallelism(), profile(choices.framework))
 
@@ -44,7 +45,7 @@ def run_of(par: Parallelism | None = None, **recipe: object) -> Run:
         (Parallelism(pp=2, dp=2, zero=1), {"framework": "megatron-core", "grad_accum": 8}),
     ],
 )
-def test_replayed_levels_agree_with_the_linear_forms(par: Parallelism, recipe: dict) -> None:
+def test_replayed_levels_agree_with_the_linear_forms(par: Parallelism, recipe: dict[str, Any]) -> None:
     arch = read_config(SMOL_135M)
     run = run_of(par, micro_batch=4, seq_len=2048, **recipe)
     for stage in training_memory(arch, run):
@@ -65,7 +66,7 @@ def test_replayed_levels_agree_with_the_linear_forms(par: Parallelism, recipe: d
         (SMOL_135M, {"micro_batch": 1, "seq_len": 4096, "attention": "mem-efficient"}, 0.2643, 3.074, 3.207),
     ],
 )
-def test_measured_lora_steps(config: dict, recipe: dict, load: float, allocated: float, held: float) -> None:
+def test_measured_lora_steps(config: dict[str, Any], recipe: dict[str, Any], load: float, allocated: float, held: float) -> None:
     run = run_of(framework="peft", precision="fp16", adapter=LORA, recompute=FULL, dropout=0.0, **recipe)
     replay = reserved(read_config(config), run)
     gib = 2.0**30
@@ -81,7 +82,7 @@ def test_a_device_that_is_too_small_is_said_to_be() -> None:
         "model_type": "qwen2", "hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
         "intermediate_size": 8960, "vocab_size": 151936,
     }  # fmt: skip
-    base = {
+    base: dict[str, Any] = {
         "framework": "peft", "precision": "fp16", "recompute": FULL, "quantization": Quantization(), "seq_len": 1024,
         "attention": "mem-efficient", "adapter": Adapter(rank=16, targets=LORA.targets), "dropout": 0.0,
     }  # fmt: skip

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+import foretell.cost.rules  # noqa: F401  # fills the table of rules
 from foretell.arch.architecture import Block
 from foretell.arch.operators import Attention, Conv, Head, Linear, Norm, Operator, Pool
 from foretell.arch.readers import read_config
 from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.linear import Lin
-import foretell.cost.rules  # noqa: F401  # fills the table of rules
 from foretell.cost.saved import Emitter
 from foretell.cost.stream import input_units
 from foretell.cost.training_memory import fold_run, sizes_of

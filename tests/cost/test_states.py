@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from foretell.arch.readers import read_config
 from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.training_memory import fold_run, sizes_of
@@ -16,7 +17,12 @@ GPT3: dict[str, object] = {
     "vocab_size": 51200, "tie_word_embeddings": True, "mlp_bias": True, "attention_bias": True,
     "attention_out_bias": True, "position_embedding": "none", "max_position_embeddings": 2048,
 }  # fmt: skip
-MIXTRAL: dict[str, object] = {"model_type": "mixtral", "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": None}
+MIXTRAL: dict[str, object] = {
+    "model_type": "mixtral",
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "sliding_window": None,
+}
 LLAMA: dict[str, object] = {"model_type": "llama"}
 
 

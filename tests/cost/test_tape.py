@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from foretell.cost.linear import Lin, dominates
 from foretell.cost.tape import Tape, Tensor
 

@@ -46,11 +46,7 @@ def test_every_alias_leads_to_one_format() -> None:
 @given(st.sampled_from(list(DTYPES.values())), st.integers(min_value=0, max_value=10**12))
 def test_a_tensor_takes_its_elements_and_at_most_one_partial_block_more(kind: DType, elements: int) -> None:
     exact = elements * kind.bytes_per_element
-    assert (
-        exact - len(kind.scales)
-        <= kind.nbytes(elements)
-        <= exact + 1 + sum(bits / 8 for _, bits in kind.scales)
-    )
+    assert exact - len(kind.scales) <= kind.nbytes(elements) <= exact + 1 + sum(bits / 8 for _, bits in kind.scales)
 
 
 @given(st.sampled_from(list(DTYPES.values())), st.lists(st.integers(0, 10**9), min_size=1, max_size=20))

@@ -16,9 +16,7 @@ KEYS = ["kind", "field", "value", "allowed", "where", "hint", "message"]
 
 
 def test_an_input_error_says_everything_in_one_line_and_as_data() -> None:
-    error = InputError(
-        "must divide 32 heads", field="tp_size", value=3, allowed=[1, 2], where="a.yaml:7", hint="Try 2"
-    )
+    error = InputError("must divide 32 heads", field="tp_size", value=3, allowed=[1, 2], where="a.yaml:7", hint="Try 2")
     message = "a.yaml:7: tp_size=3 must divide 32 heads; allowed: 1, 2. Try 2"
     assert str(error) == message
     assert error.to_dict() == {
@@ -32,9 +30,7 @@ def test_an_input_error_says_everything_in_one_line_and_as_data() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, math.inf, 10**30, "x" * 10**6, b"\xff", object(), [1] * 10**5, True]
-)
+@pytest.mark.parametrize("value", [math.nan, math.inf, 10**30, "x" * 10**6, b"\xff", object(), [1] * 10**5, True])
 def test_any_value_gives_a_short_message_and_strict_json(value: object) -> None:
     error = InputError("is no good", field="size", value=value)
     assert len(str(error)) < 300
@@ -75,8 +71,6 @@ def test_the_drawn_tree_is_the_real_one() -> None:
     real = {
         name
         for name, kind in vars(errors).items()
-        if isinstance(kind, type)
-        and issubclass(kind, ForetellError)
-        and name not in {"ForetellError", "OOMError"}
+        if isinstance(kind, type) and issubclass(kind, ForetellError) and name not in {"ForetellError", "OOMError"}
     }
     assert drawn == real

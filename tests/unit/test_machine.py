@@ -44,9 +44,7 @@ def card(**changes: Any) -> HardwareNode:
 def test_a_card_from_text_pint_and_plain_numbers_is_the_same() -> None:
     plain = card(memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_s=2e12, peak_flops={"bf16": 4e14})
     units: pint.UnitRegistry[Any] = pint.UnitRegistry()
-    asked = card(
-        memory_bytes=units.Quantity(80, "GiB"), memory_bandwidth_bytes_per_s=units.Quantity(2, "TB/s")
-    )
+    asked = card(memory_bytes=units.Quantity(80, "GiB"), memory_bandwidth_bytes_per_s=units.Quantity(2, "TB/s"))
     assert card() == plain == asked
     assert hash(card()) == hash(plain)
     assert pickle.loads(pickle.dumps(plain)) == plain  # noqa: S301  # our own bytes

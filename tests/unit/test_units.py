@@ -87,9 +87,7 @@ def test_no_text_gives_anything_but_a_number_or_an_input_error(text: str) -> Non
 
 @given(st.floats(min_value=0, max_value=1e30))
 def test_a_number_written_out_reads_back_as_itself(amount: float) -> None:
-    assert (
-        parse(amount, "s", "x") == parse(repr(amount), "s", "x") == parse(f"{amount!r} s", "s", "x") == amount
-    )
+    assert parse(amount, "s", "x") == parse(repr(amount), "s", "x") == parse(f"{amount!r} s", "s", "x") == amount
 
 
 @pytest.mark.parametrize("unit", BASE_UNITS)

@@ -84,9 +84,7 @@ def test_only_booleans_are_flags(value: object) -> None:
 
 def test_choice_repeats_the_value_and_offers_the_nearest() -> None:
     assert choice("full", "recompute", ["none", "full"]) == "full"
-    with pytest.raises(
-        InputError, match="recompute='ful' is not known; allowed: none, full. Did you mean full"
-    ):
+    with pytest.raises(InputError, match="recompute='ful' is not known; allowed: none, full. Did you mean full"):
         choice("ful", "recompute", ["none", "full"])
     with pytest.raises(InputError):
         choice(None, "recompute", ["none"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -28,7 +28,6 @@ class Block:
     """Width of its input ``x`` (the residual stream)."""
     stream: Stream = "text"
     positions: int = 0
-    frozen_kind: str = ""
     shared: bool = False
     """True when another block of the stack owns its weights (ALBERT runs one layer many times)."""
 
@@ -167,6 +166,3 @@ class Architecture:
                 if n:
                     yield block, n
         yield self.head, 1
-
-    def renamed(self, name: str) -> Architecture:
-        return replace(self, name=name)

@@ -25,8 +25,6 @@ from foretell.arch.operators import (
 
 __all__ = ["PLACES", "attention", "layer", "mla", "mlp", "moe", "norm", "pre_norm_layer", "residual"]
 
-NormKind = str
-
 
 def norm(name: str, dim: int, kind: str = "rms", *, bias: bool = False, ins: str = "") -> Norm:
     """A norm over the residual stream."""

@@ -49,8 +49,8 @@ def _merge(ops: tuple[Operator, ...]) -> tuple[Operator, ...]:
         return ops
     widths = (core.heads * core.head_dim, core.kv_heads * core.head_dim, core.kv_heads * core.v_dim)
     parts = tuple(zip(QKV, widths, strict=True))
-    for op in ops:
-        op = replace(op, ins=tuple(names.get(i, i) for i in op.ins))
+    for read in ops:
+        op = replace(read, ins=tuple(names.get(i, i) for i in read.ins))
         if isinstance(op, Linear) and op.name in QKV[1:] and names:
             names[op.name] = "qkv"
         elif isinstance(op, Linear) and op.name in (QKV[0], *MERGED_QKV):
@@ -65,14 +65,13 @@ def _litgpt_block(ops: tuple[Operator, ...], capped: bool) -> tuple[Operator, ..
     out: list[Operator] = []
     names: dict[str, str] = {}
     previous: Operator | None = None
-    for op in _merge(ops):
-        source, previous = previous, op
-        op = replace(op, ins=tuple(names.get(i, i) for i in op.ins))
+    for merged in _merge(ops):
+        source, previous = previous, merged
+        op = replace(merged, ins=tuple(names.get(i, i) for i in merged.ins))
         if isinstance(op, Linear) and op.name == "qkv":
             out.append(op)
         elif isinstance(op, Linear) and op.name == "gate_up_proj":
-            for half in ("gate_proj", "up_proj"):
-                out.append(replace(op, name=f"mlp.{half}", d_out=op.d_out // 2))
+            out.extend(replace(op, name=f"mlp.{half}", d_out=op.d_out // 2) for half in ("gate_proj", "up_proj"))
         elif isinstance(op, Linear):
             new = "o_proj" if isinstance(source, Attention) else f"mlp.{op.name}"
             names[op.name] = new
@@ -104,12 +103,10 @@ def prompt_tuned(arch: Architecture, start: int = 2, rows: int = 10) -> Architec
     moved: dict[int, int] = {}
     pattern: list[int] = []
     for layer, kind in enumerate(main.pattern):
-        if layer >= start:
-            if kind not in moved:
-                moved[kind] = len(blocks)
-                blocks.append(_with_prompt(main.blocks[kind], arch.hidden, rows))
-            kind = moved[kind]
-        pattern.append(kind)
+        if layer >= start and kind not in moved:
+            moved[kind] = len(blocks)
+            blocks.append(_with_prompt(main.blocks[kind], arch.hidden, rows))
+        pattern.append(moved[kind] if layer >= start else kind)
     return replace(arch, stacks=(*arch.stacks[:-1], Stack(main.name, tuple(blocks), tuple(pattern))))
 
 
@@ -118,11 +115,9 @@ def _with_prompt(block: Block, hidden: int, rows: int) -> Block:
     for op in block.ops:
         out.append(op)
         if isinstance(op, Attention):
-            out.append(
-                PromptAttention(
-                    name=f"{op.name}_prompt", ins=(op.ins[0], op.name), heads=op.heads, head_dim=op.v_dim, hidden=hidden, rows=rows
-                )
-            )
+            ins = (op.ins[0], op.name)
+            sizes = {"heads": op.heads, "head_dim": op.v_dim, "hidden": hidden, "rows": rows}
+            out.append(PromptAttention(name=f"{op.name}_prompt", ins=ins, **sizes))
     return replace(block, ops=tuple(out))
 
 

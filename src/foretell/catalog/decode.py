@@ -48,7 +48,7 @@ def _yaml(text: str) -> object:
     class Loader(yaml.SafeLoader):
         """Reads mappings whose keys are text and come once."""
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             del deep
             pairs = [(self.construct_object(key, deep=True), self.construct_object(item, deep=True)) for key, item in node.value]
             if not all(isinstance(key, str) for key, _ in pairs):
@@ -64,7 +64,7 @@ def _yaml(text: str) -> object:
         raise ValueError(str(error)) from error
 
 
-def _unwanted(yaml: Any, text: str) -> str:  # noqa: ANN401  # the module
+def _unwanted(yaml: Any, text: str) -> str:  # the module
     """Return why YAML text is not to be loaded, or nothing; events are looked at one by one."""
     if len(text) > MAX_YAML:
         return f"it is longer than {MAX_YAML} characters"

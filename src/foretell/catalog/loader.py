@@ -75,9 +75,7 @@ def entry(kind: str, ref: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError("must be a name or a path", field=kind, value=ref)
     if ref.strip().casefold().endswith(_SUFFIXES):
         return read_file(ref)
-    found = (
-        _from_registered(folder, ref) or _from_folder(_user_folder() / folder, ref) or _shipped(folder, ref)
-    )
+    found = _from_registered(folder, ref) or _from_folder(_user_folder() / folder, ref) or _shipped(folder, ref)
     if found is not None:
         return found
     raise CatalogError.unknown(kind, ref.strip(), _names(folder), hint=f"See: foretell catalog list {folder}")
@@ -106,9 +104,7 @@ def ids(kind: str) -> list[str]:
     """Return the ids of every entry of `kind`, of all shelves, sorted."""
     folder = _folder(kind)
     shelves = (_user_folder() / folder, _SHIPPED / folder)
-    return sorted(
-        {path.stem for shelf in shelves for path in _files(shelf)} | set(_registered.get(folder, {}))
-    )
+    return sorted({path.stem for shelf in shelves for path in _files(shelf)} | set(_registered.get(folder, {})))
 
 
 def entries(kind: str) -> list[dict[str, Any]]:

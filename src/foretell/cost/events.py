@@ -59,7 +59,7 @@ class Slots:
             self.numbers.setdefault(out.storage, OUT)
         self.count = 3
 
-    def of(self, key: Any) -> int:  # noqa: ANN401  # a tensor or a node
+    def of(self, key: Any) -> int:  # a tensor or a node
         """Return the number of a storage."""
         if key not in self.numbers:
             self.numbers[key] = self.count

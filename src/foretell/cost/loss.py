@@ -200,4 +200,3 @@ def pixel_loss(e: Emitter, op: PixelLoss, x: Tensor) -> Tensor:
     lsm = e.tape.node(f"{op.name}.log_softmax", [wide], e.size(op.classes, 4.0, "1", "logits"), unit=4.0)
     e.tape.nodes[-1].saved = ((wide, lsm) if e.style.softmax_input else (lsm,)) if lsm.grad else ()
     return e.tape.node(op.name, [lsm], Lin(), saved=[lsm])
-

@@ -125,7 +125,9 @@ class StageFolder:
         memory = replace(memory, forward=prune(memory.forward), backward=prune(memory.backward))
         own = states([(block, 1.0)], self.plan, self.par.zero)
         if self.unreduced:
-            own = replace(own, gradients=whole_gradient(self.plan, block, unit(self.plan.formats.compute), "gradients", flat=True))
+            own = replace(
+                own, gradients=whole_gradient(self.plan, block, unit(self.plan.formats.compute), "gradients", flat=True)
+            )
         self._made[key] = Layer(block, count, memory, own, total(e.unfreed.values()), Lin() if memory.keeps else e.copies)
         return self._made[key]
 

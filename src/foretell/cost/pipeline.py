@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from foretell.errors import CombinationError, InputError
 
-CHECKED_LAYERS = 100_000
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -27,7 +25,9 @@ class Stage:
         return sum(len(chunk) for chunk in self.chunks)
 
 
-def split(layers: int, pp: int, vpp: int = 1, layout: Sequence[int] | None = None, *, even: bool = False) -> list[tuple[tuple[int, ...], ...]]:
+def split(
+    layers: int, pp: int, vpp: int = 1, layout: Sequence[int] | None = None, *, even: bool = False
+) -> list[tuple[tuple[int, ...], ...]]:
     """Layer indices of each chunk of each pipeline rank.
 
     With ``vpp`` chunks a rank holds every ``pp``-th chunk (interleaved schedule, arXiv 2104.04473).  Without a
@@ -56,9 +56,7 @@ def split(layers: int, pp: int, vpp: int = 1, layout: Sequence[int] | None = Non
             )
         sizes = [layers // parts + (i < layers % parts) for i in range(parts)]
     starts = [sum(sizes[:i]) for i in range(parts + 1)]
-    return [
-        tuple(tuple(range(starts[chunk], starts[chunk + 1])) for chunk in range(rank, parts, pp)) for rank in range(pp)
-    ]
+    return [tuple(tuple(range(starts[chunk], starts[chunk + 1])) for chunk in range(rank, parts, pp)) for rank in range(pp)]
 
 
 def by_cost(costs: Sequence[float], head: float, pp: int) -> tuple[int, ...]:
@@ -123,6 +121,5 @@ def stages(
     """Every pipeline rank of a run."""
     parts = split(layers, pp, vpp, layout, even=even)
     return [
-        Stage(i, part, i == 0, i == pp - 1, in_flight(schedule, pp, i, len(part), micro_batches))
-        for i, part in enumerate(parts)
+        Stage(i, part, i == 0, i == pp - 1, in_flight(schedule, pp, i, len(part), micro_batches)) for i, part in enumerate(parts)
     ]

@@ -63,12 +63,16 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: 
         if form in ("te", "efficient"):
             accumulator = Lin()
         if st.packed_kv:
-            pack = e.tape.node(f"{op.name}.pack_kv", [k, v], e.size(op.kv_heads * (op.head_dim + op.v_dim), unit, "tp"), unit=unit)
+            pack = e.tape.node(
+                f"{op.name}.pack_kv", [k, v], e.size(op.kv_heads * (op.head_dim + op.v_dim), unit, "tp"), unit=unit
+            )
             k = v = pack
             node_saved = [q, pack, lse]
         if st.ring:
             node_saved.append(e.tape.extra(f"{op.name}.ring", out_size))
-            accumulator = accumulator + ring + e.work(op.heads * op.head_dim + op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0
+            accumulator = (
+                accumulator + ring + e.work(op.heads * op.head_dim + op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0
+            )
         out = e.tape.node(
             op.name, [q, k, v], out_size, saved=node_saved, work=ring, bwork=accumulator, wgrad=grad, trainable=trains, unit=unit
         )

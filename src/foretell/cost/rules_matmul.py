@@ -118,7 +118,13 @@ def lora(e: Emitter, op: Linear | Head, x: Tensor, base: Tensor, adapter: Any, i
         x = cast(e, x, st.compute, in_shard, d_in, f"{op.name}.lora_autocast")
     unit = st.compute if st.autocast or not adapter.cast_input else adapter.unit
     a = e.tape.node(
-        f"{op.name}.lora_A", [x], e.size(r, unit, "sp"), saved=[] if adapter.frozen else [x], wgrad=adapter.grad_a, trainable=True, unit=unit
+        f"{op.name}.lora_A",
+        [x],
+        e.size(r, unit, "sp"),
+        saved=[] if adapter.frozen else [x],
+        wgrad=adapter.grad_a,
+        trainable=True,
+        unit=unit,
     )
     b = e.tape.node(
         f"{op.name}.lora_B", [a], e.size(adapter.outputs, unit, out_shard), saved=[a], wgrad=adapter.grad_b, trainable=True,

@@ -83,20 +83,23 @@ def act(e: Emitter, op: Act, x: Tensor) -> Tensor:
 
 @rule(Add)
 def add(e: Emitter, op: Add, *xs: Tensor) -> Tensor:
+    """A sum keeps nothing; it has the widest summand's format, as PyTorch promotes types."""
     unit = max(x.unit for x in xs)
     return e.tape.node(op.name, list(xs), e.size(op.features, unit, "sp"), passes=True, unit=unit)
 
 
 @rule(Mul)
 def mul(e: Emitter, op: Mul, a: Tensor, *rest: Tensor) -> Tensor:
+    """A product keeps each factor that another factor's gradient is multiplied by."""
     ins = [a, *rest]
     unit = max(t.unit for t in ins)
-    saved = [t for t in ins if any(other.grad for other in ins if other is not t)]  # a factor is kept for the others' gradients
+    saved = [t for t in ins if any(other.grad for other in ins if other is not t)]
     return e.tape.node(op.name, ins, e.size(op.features, unit, "sp"), saved=saved, unit=unit)
 
 
 @rule(Dropout)
 def dropout(e: Emitter, op: Dropout, x: Tensor) -> Tensor:
+    """Dropout keeps its mask, 1 byte an element (aten ``native_dropout``); with probability 0 there is none."""
     p = op.p if e.style.dropout is None else e.style.dropout
     if not p:
         return x

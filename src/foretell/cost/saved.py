@@ -17,6 +17,7 @@ from foretell.arch.operators import Attention, Linear, Operator, Parameters
 from foretell.cost.inner import applies, fuse
 from foretell.cost.linear import Lin
 from foretell.cost.tape import Tape, Tensor
+from foretell.errors import InputError
 from foretell.recipe.style import Style
 
 ROWS = {"text": "T", "encoder": "E", "sample": "B"}
@@ -82,10 +83,6 @@ class Emitter:
     def work(self, width: float, unit: float, shard: str, rows: str = "") -> Lin:
         return self.size(width, unit, shard, "temporaries", rows)
 
-    def wgrad(self, op: Operator, name: str = "") -> Lin:
-        """Gradients of the trainable weights of ``op``."""
-        return self.weights.gradient(op)
-
     def outside(self, name: str) -> Tensor:
         """A tensor that another block made (``"skip"``): its bytes are counted there, where it is kept."""
         self.env[name] = Tensor(name, Lin(), self.input_grad, unit=self.style.residual)
@@ -113,11 +110,11 @@ class Emitter:
                     local = self._frame(i, local, ins)
         if self.frame:
             self.tape.nodes[-1].extends += tuple(self.frame)
-        assert previous is not None
+        if previous is None:
+            raise InputError("has no operators", field="block", value=self.block.name)
         if self.style.scan == "fused" and applies(self.block.ops):
             fuse(self.tape, self.env)
         return previous
-
 
     def _frame(self, i: int, local: list[Tensor], ins: list[Tensor]) -> list[Tensor]:
         """Tensors that local variables keep: a module's input from its first matmul to its last."""
@@ -127,7 +124,7 @@ class Emitter:
             return [*local, *ins]
         if isinstance(op, Linear):
             if op.split != "row":
-                return [*local, ins[0]] if not local else local
+                return local or [ins[0]]
             self.tape.nodes[-1].extends += tuple(local)
             return []
         return local

@@ -50,8 +50,8 @@ def shard(form: Lin, zero: int) -> Lin:
 def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -> StateTerms:
     """States of ``blocks`` (each with how often it stands on this rank) under ZeRO stage ``zero``."""
     formats, opt = plan.formats, plan.optimizer
-    weights, trained = Lin(), {}
-    optimizer = Lin()
+    weights, optimizer = Lin(), Lin()
+    trained: dict[str, float] = {}
     blocks = list(blocks)
     one = -1
     if opt.one_block:
@@ -59,11 +59,10 @@ def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -
     for i, (block, n) in enumerate(blocks):
         elements, _, stored = plan.elements(block)
         weights.add(stored, n)
-        if opt.one_block:
-            n = float(i == one)
+        trains = float(i == one) if opt.one_block else n
         for key, count in elements.items():
-            trained[key] = trained.get(key, 0.0) + n * count
-        optimizer.add(_optimizer_states(block, plan, opt), n)
+            trained[key] = trained.get(key, 0.0) + trains * count
+        optimizer.add(_optimizer_states(block, plan, opt), trains)
     gradients = Lin()
     master = Lin()
     keeps_master = formats.master is not None and formats.master != formats.param and opt.master

@@ -112,13 +112,7 @@ def sizes_of(run: Run) -> Sizes:
 
 def highest(points: tuple[Point, ...], basis: Basis) -> tuple[Point, float]:
     """The point that is highest at these sizes."""
-    best: tuple[Point, float] | None = None
-    for p in points:
-        value = evaluate(p.flat, basis)
-        if best is None or value > best[1]:
-            best = (p, value)
-    assert best is not None
-    return best
+    return max(((p, evaluate(p.flat, basis)) for p in points), key=lambda found: found[1])
 
 
 def level(points: tuple[Point, ...], basis: Basis) -> Level:

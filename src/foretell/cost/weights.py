@@ -237,4 +237,3 @@ def check_targets(arch: Architecture, adapter: Adapter, where: str | None = None
             raise InputError(
                 "matches no matrix of the model", field="lora_targets", value=target, allowed=sorted(names), where=where
             )
-

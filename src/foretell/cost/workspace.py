@@ -16,7 +16,7 @@ def library_workspace(arch: Architecture, run: Run, compute_capability: str | No
     autograd thread have a handle each.  Transformer Engine adds 32 MiB from sm_90 on, else 4 MiB
     (``pytorch/cpp_extensions/gemm.py``), and four more streams of it for grouped matmuls.
     """
-    modern = bool(compute_capability) and compute_capability.split(".")[0] in ("9", "10", "11", "12")
+    modern = compute_capability is not None and compute_capability.split(".")[0] in ("9", "10", "11", "12")
     size = 2 * (32.0 if modern else 8.125)
     if run.profile.megatron:
         te = 32.0 if modern else 4.0

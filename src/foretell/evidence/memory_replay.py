@@ -74,9 +74,7 @@ def predict(ready: MemoryRow, hardware: HardwareNode | None, *, replay: bool = T
     return levels(ready.arch, ready.run, stage, hardware, replay=replay)
 
 
-def _scored(
-    common: dict[str, Any], ready: MemoryRow, found: Levels, hardware: HardwareNode | None, *, linear: bool
-) -> Scored:
+def _scored(common: dict[str, Any], ready: MemoryRow, found: Levels, hardware: HardwareNode | None, *, linear: bool) -> Scored:
     level = _LEVEL.get(common["metric"], "process")
     measured = common["measured"]
     name = ready.run.profile.name
@@ -117,5 +115,3 @@ def _framework(row: Mapping[str, Any]) -> str:
         return framework_of(row)
     except Skip:
         return str(row["software"]["framework"])
-
-

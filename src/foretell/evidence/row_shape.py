@@ -107,7 +107,7 @@ def _names(row: Mapping[str, Any]) -> Iterator[str]:
             yield f"measured.{key} {measured[key]!r} is none of {', '.join(names)}"
 
 
-def _at(row: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401  # what a file holds
+def _at(row: Mapping[str, Any], path: str) -> Any:  # what a file holds
     """Return the value at a dotted path."""
     value: Any = row
     for key in path.split("."):

@@ -83,7 +83,7 @@ def gather_notes(data: Mapping[str, Any]) -> dict[str, Any]:
     return rest | {"notes": notes} if notes else rest
 
 
-def table(data: Any, key: str, where: str) -> Mapping[str, Any]:  # noqa: ANN401  # what a file holds
+def table(data: Any, key: str, where: str) -> Mapping[str, Any]:  # what a file holds
     """Return `data`, the value of `key`, if it is a table."""
     if isinstance(data, Mapping):
         return data

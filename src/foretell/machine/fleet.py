@@ -158,9 +158,7 @@ def load_datacenter(ref: str | os.PathLike[str] | Datacenter) -> Datacenter:
     where = f"grid {data.get('id', ref)}"
     data.pop("aliases", None)
     name = data.setdefault("name", data.get("id"))
-    building: dict[str, Any] = {
-        key: data.pop(key) for key in ("pue", "wue_l_per_kwh", "kwh_price_usd") if key in data
-    }
+    building: dict[str, Any] = {key: data.pop(key) for key in ("pue", "wue_l_per_kwh", "kwh_price_usd") if key in data}
     grid = read(GridProfile, data, where)
     building |= {"name": name, "grid": grid, "id": grid.id, "sources": grid.sources}
     return read(Datacenter, building, where)

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HardwareNode", "Link", "Pcie", "load_hardware"]
 
-_ROUNDING = (
-    1.05  # a nameplate may be rounded down: TPU v5p is sold as 95 GB, holds 96 GiB and offers 95.74 GiB
-)
+_ROUNDING = 1.05  # a nameplate may be rounded down: TPU v5p is sold as 95 GB, holds 96 GiB and offers 95.74 GiB
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,7 @@ class HardwareNode:
     """Devices that frameworks show for one package; every other number is the package's."""
     usable_memory_per_logical_device_bytes: int | None = field(default=None, metadata=unit("byte"))
     """What one of the logical devices offers, bytes: a single tensor must fit it."""
-    peak_flops_sparse: dict[str, float] = field(
-        default_factory=dict, hash=False, metadata=unit("FLOP/s", each=True)
-    )
+    peak_flops_sparse: dict[str, float] = field(default_factory=dict, hash=False, metadata=unit("FLOP/s", each=True))
     """Precision -> peak with structured 2:4 sparsity, FLOP/s."""
     link: Link | None = None
     """To the other accelerators of its node or domain."""

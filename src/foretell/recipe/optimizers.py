@@ -86,10 +86,3 @@ def optimizer(name: str) -> Optimizer:
         if candidate in _BY_NAME:
             return _BY_NAME[candidate]
     raise CatalogError.unknown("optimizer", str(name), OPTIMIZERS)
-
-
-def register_optimizer(entry: Optimizer) -> None:
-    """Add an optimizer (or replace one of the same name)."""
-    OPTIMIZERS[entry.name] = entry
-    for key in (entry.name, *entry.aliases):
-        _BY_NAME[key] = entry

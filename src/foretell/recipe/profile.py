@@ -68,7 +68,6 @@ class Profile:
     """One compute stream whose allocations the fold knows in order: reserved memory can be had by replaying them."""
     expandable: bool = False
     """expandable_segments is on by default."""
-    sources_by_field: dict[str, str] = field(default_factory=dict, compare=False)
     rewrite: str = ""
     """The framework has model code of its own: a key of :data:`foretell.arch.rewrite.REWRITES`."""
     adapter_units: bool = False

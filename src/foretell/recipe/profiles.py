@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foretell.catalog import loader
 from dataclasses import replace
 
+from foretell.catalog import loader
 from foretell.errors import CatalogError
 from foretell.recipe.profile import Formats, Profile
 from foretell.recipe.style import Style
@@ -44,8 +44,19 @@ _DEEPSPEED = {
 }
 
 _HF_LOOP = Style(
-    norm="eager", gate="eager", rope="composite", act="eager", scores="composite", attention="flash", loss="hf",
-    logits_held="compute", norm_pow=True, frames=True, early_stop=True, outputs_in_step=True, quantized_stream=True,
+    norm="eager",
+    gate="eager",
+    rope="composite",
+    act="eager",
+    scores="composite",
+    attention="flash",
+    loss="hf",
+    logits_held="compute",
+    norm_pow=True,
+    frames=True,
+    early_stop=True,
+    outputs_in_step=True,
+    quantized_stream=True,
 )
 """A transformers model in a loop that keeps ``outputs`` until the step is over (transformers 5.24.0)."""
 
@@ -227,10 +238,3 @@ def profile(name: str, depth: int = 0) -> Profile:
     if key not in _BY_NAME:
         raise CatalogError.unknown("framework", str(name), PROFILES)
     return _BY_NAME[key]
-
-
-def register_profile(entry: Profile) -> None:
-    """Add a profile (or replace one of the same name)."""
-    PROFILES[entry.name] = entry
-    for key in (entry.name, *entry.aliases):
-        _BY_NAME[key] = entry

@@ -150,7 +150,9 @@ def _style(recipe: TrainingRecipe, par: Parallelism, profile: Profile, formats: 
         changes |= {"residual": wide} if style.autocast else {"residual": wide, "compute": wide}
     if recipe.attention is not None:
         if recipe.attention not in _ATTENTION:
-            raise InputError("is not a known implementation", field="attention", value=recipe.attention, allowed=sorted(_ATTENTION))
+            raise InputError(
+                "is not a known implementation", field="attention", value=recipe.attention, allowed=sorted(_ATTENTION)
+            )
         changes["attention"] = _ATTENTION[recipe.attention]
     if recipe.loss is not None:
         if recipe.loss not in _LOSS:
@@ -195,9 +197,7 @@ def check(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> None:
         raise CombinationError(why, field=field, value=value, where=f"framework {name}")
 
     if par.zero not in profile.zero:
-        raise CombinationError(
-            f"is not a ZeRO stage of {name}", field="zero_stage", value=par.zero, allowed=list(profile.zero)
-        )
+        raise CombinationError(f"is not a ZeRO stage of {name}", field="zero_stage", value=par.zero, allowed=list(profile.zero))
     if par.sharding is not None and name != "generic":
         offered = _SHARDINGS.get(profile.sharding, get_args(Sharding))
         if par.sharding not in offered:
@@ -224,7 +224,9 @@ def check(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> None:
         can = f"it can offload {', '.join(sorted(profile.offloads))}" if profile.offloads else "it offloads nothing"
         refuse("offload", part, f"this framework has no switch for it: {can}")
     if profile.offloads_together and recipe.offload and "params" not in recipe.offload:
-        refuse("offload", ",".join(sorted(recipe.offload)), "FSDP offloads parameters, gradients and optimizer together: say params")
+        refuse(
+            "offload", ",".join(sorted(recipe.offload)), "FSDP offloads parameters, gradients and optimizer together: say params"
+        )
     if "params" in recipe.offload and name == "deepspeed" and par.zero < 3:
         refuse("offload", "params", "DeepSpeed offloads parameters only in ZeRO stage 3")
     if "optimizer" in recipe.offload and name == "deepspeed" and par.zero < 1:

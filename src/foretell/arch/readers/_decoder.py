@@ -68,9 +68,7 @@ def decoder(
         name=cfg.model_type,
         model_type=cfg.model_type,
         family="decoder",
-        embed=Block(
-            name="embed", width=0, ops=(Embedding(name="embed_tokens", rows=vocab, dim=embed_dim or hidden), *embed)
-        ),
+        embed=Block(name="embed", width=0, ops=(Embedding(name="embed_tokens", rows=vocab, dim=embed_dim or hidden), *embed)),
         stacks=(trunk,),
         head=Block(name="head", width=hidden, ops=tuple(tail)),
         hidden=hidden,

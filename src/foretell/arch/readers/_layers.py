@@ -199,7 +199,7 @@ def dense_decoder(
     no_rope: Sequence[bool] = (),
     make_ffn: Callable[[], list[Operator]] | None = None,
     final: Sequence[Operator] | None = None,
-    **facts: Any,  # noqa: ANN401  # passed on to decoder()
+    **facts: Any,  # passed on to decoder()
 ) -> Architecture:
     """A decoder whose layers differ only in their window and rope (``no_rope[i]``: layer ``i`` has none)."""
     kinds, window = attention_kinds(cfg, size.layers, style.rule)

@@ -46,16 +46,15 @@ def load_plugins() -> tuple[str, ...]:
     Such a module registers readers (:func:`reader`) and defines operators of its own.  It is looked for only
     when a model type is not known otherwise: searching the installed packages costs 20 ms.
     """
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # noqa: PLC0415  # 20 ms, for model types of other packages
 
     loaded = []
     for point in entry_points(group=PLUGINS):
         try:
             point.load()
         except Exception as error:
-            raise InputError(
-                f"fails to load: {type(error).__name__}: {error}", field=f"entry point {PLUGINS}", value=point.name, where=point.value,
-            ) from error  # fmt: skip
+            why = f"fails to load: {type(error).__name__}: {error}"
+            raise InputError(why, field=f"entry point {PLUGINS}", value=point.name, where=point.value) from error
         loaded.append(point.name)
     return tuple(loaded)
 

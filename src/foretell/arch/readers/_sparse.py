@@ -55,7 +55,7 @@ def sparse_decoder(
     mixers: Callable[[str, int], list[Operator]] | None = None,
     kinds: Sequence[str] | None = None,
     window: int | None = None,
-    **facts: Any,  # noqa: ANN401  # passed on to decoder()
+    **facts: Any,  # passed on to decoder()
 ) -> Architecture:
     """A decoder whose layers have a dense network (``dense`` wide) or ``experts()``, and a mixer of some kind.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.operators import Conv, Head, Operator
-from foretell.arch.readers._config import Config, class_defaults
+from foretell.arch.readers._config import Config
 from foretell.arch.readers._encoder import ffn2, mha, pre_norm
 from foretell.arch.readers._registry import find_reader
 
@@ -200,11 +200,3 @@ def text_only(cfg: Config) -> bool:
     """Whether ``architectures`` names the text-only class of a multimodal model type."""
     named = cfg.raw.get("architectures") or ()
     return bool(named) and isinstance(named, list | tuple) and str(named[0]).endswith("ForCausalLM")
-
-
-def as_type(cfg: Config, model_type: str) -> Config:
-    """The same configuration, with its own class defaults, to be read by another type's reader."""
-    child = Config({**cfg.raw, "model_type": model_type}, where=cfg.where, prefix=cfg.prefix)
-    child.defaults = cfg.defaults or class_defaults(model_type)
-    child.aliases = cfg.aliases
-    return child

@@ -68,7 +68,9 @@ def gpt_generic(cfg: Config) -> Architecture:
     keys = ["moe" if experts and i >= dense_first else "dense" for i in range(layers)]
     positions: list[Operator] = []
     if not rope and cfg.str("position_embedding", "learned") == "learned":
-        positions.append(Parameters(name="positions", shapes=((cfg.int("max_position_embeddings", low=1), hidden),), role="embedding"))
+        positions.append(
+            Parameters(name="positions", shapes=((cfg.int("max_position_embeddings", low=1), hidden),), role="embedding")
+        )
     return decoder(
         cfg, stack("layers", keys, make, width=hidden), hidden=hidden, vocab=vocab, tied=cfg.bool("tie_word_embeddings"),
         final=[norm("norm", hidden, kind, bias=bias)] if cfg.bool("final_norm", True) else [], embed=positions,
@@ -108,7 +110,9 @@ def megatron_hybrid(cfg: Config) -> Architecture:
 
     positions: list[Operator] = []
     if cfg.str("position_embedding", "learned") == "learned":
-        positions.append(Parameters(name="positions", shapes=((cfg.int("max_position_embeddings", low=1), hidden),), role="embedding"))
+        positions.append(
+            Parameters(name="positions", shapes=((cfg.int("max_position_embeddings", low=1), hidden),), role="embedding")
+        )
     return decoder(
         cfg, stack("layers", list(pattern), make, width=hidden), hidden=hidden, vocab=cfg.int("vocab_size", low=1),
         tied=cfg.bool("tie_word_embeddings"), final=[norm("norm", hidden, kind, bias=bias)], embed=positions, heads=heads,
