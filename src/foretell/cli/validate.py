@@ -17,6 +17,8 @@ __all__ = ["command"]
 
 _KINDS: Final = ("memory",)
 _WORST: Final = 10
+_FAR: Final = 20
+"""Per cent from which on a row's assumptions are printed."""
 _NAME: Final = 30
 """Columns of a summary's name."""
 
@@ -60,6 +62,14 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     for part in ("by_metric", "by_framework", "by_source", "by_confidence"):
         for name, summary in (report.get(part) or report["summary"].get(part) or {}).items():
             yield from _lines(f"{part.removeprefix('by_')} {name}", summary)
+    left_out = report["summary"].get("left_out")
+    if left_out:
+        yield "fitted without the source (shipped rows):"
+        for name, found in left_out.items():
+            error = f"  MAPE of reserved {found['reserved_mape_pct']:.1f} %" if "reserved_mape_pct" in found else ""
+            cover = f"  in 90 %: {found['coverage_pct']:.1f} %" if "coverage_pct" in found else ""
+            yield f"  {name:<14}{cover}{error}"
+        yield f"  all: in 90 %: {report['summary']['coverage_left_out_pct']:.1f} %"
     yield "MAPE: mean of the absolute errors; bias: mean error; in 90 %: in the interval"
     verdicts = report["summary"].get("verdict_accuracy_pct", report.get("verdict_accuracy_pct"))
     if verdicts is not None:
@@ -70,7 +80,10 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     scored.sort(key=lambda row: -abs(row["error_pct"]))
     if scored:
         yield f"furthest off (of {len(scored)}):"
-        yield from (f"  {row['error_pct']:+7.1f} %  {row['metric']:<12} {row['id']}" for row in scored[:_WORST])
+        for row in scored[: max(_WORST, sum(abs(row["error_pct"]) > _FAR for row in scored))]:
+            yield f"  {row['error_pct']:+7.1f} %  {row['metric']:<12} {row['id']}"
+            if abs(row["error_pct"]) > _FAR and row.get("note"):
+                yield f"             its row assumes {row['note']}"
     reasons: dict[str, int] = {}
     for row in report["rows"]:
         if row.get("skipped"):

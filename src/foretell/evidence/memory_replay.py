@@ -31,7 +31,7 @@ def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
     common = {
         "id": row["id"], "source": source_of(row), "framework": _framework(row), "confidence": int(row["confidence"]),
         "metric": measured.get("metric") or "outcome",
-        "measured": measured["gib"] * GIB if "gib" in measured else None, "outcome": outcome,
+        "measured": measured["gib"] * GIB if "gib" in measured else None, "outcome": outcome, "note": _assumed(row),
     }  # fmt: skip
     try:
         ready = _read(row)
@@ -43,6 +43,12 @@ def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
     except ForetellError as error:
         return Scored(**common, skipped=f"not-modelled: {error}")
     return _scored(common, ready, all_levels, hardware, linear=ready.run.profile.replays and not replay)
+
+
+def _assumed(row: Mapping[str, Any]) -> str:
+    """What the row's collector had to assume, in words: the first place to look where a prediction is far off."""
+    found = [f"{a['field']}: {a['why']}" for a in row.get("assumed") or () if isinstance(a, Mapping) and {"field", "why"} <= a.keys()]
+    return "; ".join(found)[:400]
 
 
 def _unread(row: Mapping[str, Any], fault: str) -> Scored:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.catalog.decode import unique
+from foretell.cost.overheads import calibration
 from foretell.errors import InputError
 from foretell.evidence.exclusions import EXCLUDED
 from foretell.evidence.memory_replay import score
@@ -22,7 +23,8 @@ def replay(kind: str, path: str | Path, *, allocator: str = "replay") -> dict[st
     """Replay every row of a JSON Lines file (``allocator``: see ``core.forecast.forecast``).
 
     Returns ``rows`` and ``summary`` as the contract has them, with ``by_source``, ``by_metric``, ``by_framework``
-    and ``by_confidence``, the rows left out with their reasons, and the verdicts of boundary rows.
+    and ``by_confidence``, what the shipped rows of each source see of constants fitted without it (``left_out``), the rows
+    left out with their reasons, and the verdicts of boundary rows.
     """
     if kind not in KINDS:
         raise InputError("is not a kind of evidence that can be replayed", field="kind", value=kind, allowed=KINDS)
@@ -40,6 +42,8 @@ def replay(kind: str, path: str | Path, *, allocator: str = "replay") -> dict[st
             "unknown_counter": grouped(apart, lambda r: r.source),
             "reasons": _reasons(scored),
             **_verdicts(scored),
+            "left_out": calibration().get("left_out", {}),
+            "coverage_left_out_pct": calibration().get("coverage", {}).get("source_left_out_pct"),
         },
     }
 
