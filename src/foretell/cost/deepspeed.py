@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from foretell.arch.architecture import Architecture, Block
+from foretell.cost.buffers import Buffers, fused_update, gathered, nothing, trained_bytes
 from foretell.cost.linear import Lin
-from foretell.cost.weights import LOCAL, SHARDED, unit
+from foretell.cost.weights import LOCAL, unit
 
 if TYPE_CHECKING:
-    from foretell.cost.memory import StageFolder
-    from foretell.cost.sharding import Buffers
+    from foretell.cost.folder import StageFolder
     from foretell.recipe.resolve import Run
 
 SUB_GROUP = 1_000_000_000
@@ -63,22 +63,14 @@ def zero_buffers(folder: StageFolder, step: Lin) -> Buffers:
       into fp32: 6 bytes an element with 2-byte gradients.  The fp32 ones go with the sub-group.
     * ZeRO-Offload of stages 1 and 2 stages gradients in a tensor of the largest parameter's size.
     """
-    from foretell.cost.sharding import Buffers, fused_update, gathered  # noqa: PLC0415  # sharding asks here for these buffers
-
     plan, zero = folder.plan, folder.par.zero
     compute, grad = unit(plan.formats.compute), unit(plan.formats.grad)
     bucket = Lin.of("communication_buffers", "1/1", reduce_bucket(folder) * grad)
     flat = grad + 4.0 if plan.formats.master is not None else grad
     offloaded = "optimizer" in folder.recipe.offload
 
-    def nothing(_: Block) -> Lin:
-        return Lin()
-
     if zero < 3:
-        update = Lin()
-        for block, n in folder.blocks():
-            for key, count in plan.elements(block)[0].items():
-                update.add(Lin.of("optimizer_workspace", SHARDED[key], n * count * flat))
+        update = trained_bytes(folder, flat, "optimizer_workspace", sharded=True)
         staged = max(_trained_tensors(folder), default=0.0) if offloaded else 0.0
         resident = Lin.of("communication_buffers", "1/1", staged * compute)
         return Buffers(resident, nothing, lambda _: bucket * 2.0, Lin(), step if offloaded else step + update)

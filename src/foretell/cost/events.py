@@ -12,10 +12,10 @@ from typing import Any
 
 from foretell.arch.architecture import Block
 from foretell.cost.allocator import CachingAllocator, Chunk
+from foretell.cost.buffers import Buffers
+from foretell.cost.folder import StageFolder
 from foretell.cost.linear import Lin
-from foretell.cost.memory import StageFolder
 from foretell.cost.recompute import layer_pass
-from foretell.cost.sharding import Buffers
 from foretell.cost.states import states
 from foretell.cost.tape import Tape, Tensor, Trace
 

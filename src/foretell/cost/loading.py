@@ -8,8 +8,8 @@ from foretell.arch.architecture import Block
 from foretell.arch.operators import Head, Linear
 from foretell.cost.allocator import CachingAllocator, Chunk
 from foretell.cost.events import Number
+from foretell.cost.folder import StageFolder
 from foretell.cost.linear import Lin
-from foretell.cost.memory import StageFolder
 from foretell.cost.states import states
 from foretell.cost.weights import LOCAL
 

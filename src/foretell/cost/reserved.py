@@ -13,12 +13,13 @@ from typing import Any
 
 from foretell.arch.architecture import Architecture
 from foretell.cost.allocator import MIB, CachingAllocator, Chunk, DeviceFullError
+from foretell.cost.buffers import Buffers, step_workspace
 from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.events import GOUT, OUT, Kind, Program, Programs, X, release
+from foretell.cost.folder import StageFolder
 from foretell.cost.linear import Lin
 from foretell.cost.loading import Loader
-from foretell.cost.memory import StageFolder
-from foretell.cost.sharding import Buffers, buffers, step_workspace
+from foretell.cost.sharding import buffers
 from foretell.cost.states import states
 from foretell.cost.training_memory import folders, sizes_of
 from foretell.recipe.resolve import Run
@@ -87,7 +88,6 @@ class _Rank:
         self.folder, self.run, self.workspace = folder, run, workspace
         self.basis = Basis(sizes_of(run))
         self.memory = memory
-        folder.segs = folder.segments()
         self.loader = Loader(folder, self.memory, self.number)
         self.work: Buffers = buffers(folder)
         self.programs = Programs(folder, self.work, self.number)

@@ -11,7 +11,8 @@ from foretell.arch.architecture import Architecture, Block
 from foretell.arch.operators import Head
 from foretell.arch.rewrite import REWRITES, prompt_tuned
 from foretell.cost.evaluate import Basis, Sizes, breakdown, evaluate
-from foretell.cost.memory import StageFold, StageFolder
+from foretell.cost.folder import Made, StageFolder
+from foretell.cost.memory import StageFold, fold
 from foretell.cost.pipeline import by_cost, saturation, stages
 from foretell.cost.tape import Point
 from foretell.cost.weights import WeightPlan
@@ -51,9 +52,14 @@ def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
     # only whether a degree is above one decides which terms exist (and what DeepSpeed puts in a sub-group)
     groups = run.sharding == "deepspeed" and par.zero == 3
     key_par = replace(
-        par, dp=par.dp if groups else min(par.dp, 2), tp=min(par.tp, 2), cp=min(par.cp, 2), ep=min(par.ep, 2), etp=min(par.expert_tp, 2),
+        par,
+        dp=par.dp if groups else min(par.dp, 2),
+        tp=min(par.tp, 2),
+        cp=min(par.cp, 2),
+        ep=min(par.ep, 2),
+        etp=min(par.expert_tp, 2),
         hsdp_replicas=1,
-    )  # fmt: skip
+    )
     return _folded(arch, replace(run, recipe=key_recipe, par=key_par))
 
 
@@ -66,7 +72,7 @@ def matrix_elements(block: Block) -> float:
 
 @lru_cache(maxsize=512)
 def _folded(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
-    return tuple(folder.fold() for folder in folders(arch, run))
+    return tuple(fold(folder) for folder in folders(arch, run))
 
 
 def folders(arch: Architecture, run: Run) -> list[StageFolder]:
@@ -92,13 +98,11 @@ def folders(arch: Architecture, run: Run) -> list[StageFolder]:
         main = arch.main
         costs = [matrix_elements(main.blocks[i]) for i in main.pattern]
         layout = by_cost(costs, matrix_elements(arch.head), par.pp)
-    out = [
-        StageFolder(arch, plan, run, stage)
+    made: Made = {}  # a layer is the same on every stage: emit it once
+    return [
+        StageFolder(arch, plan, run, stage, made)
         for stage in stages(arch.layers, par.pp, par.vpp, run.schedule, run.recipe.grad_accum, layout, even=even)
     ]
-    for folder in out:
-        folder._made = out[0]._made  # noqa: SLF001  # a layer is the same on every stage: emit it once
-    return out
 
 
 def sizes_of(run: Run) -> Sizes:

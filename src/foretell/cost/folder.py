@@ -1,0 +1,175 @@
+"""What one pipeline stage is made of: its runs of layers, each layer under its checkpointing mode, and the tensors that
+live through a whole step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from foretell.arch.architecture import Architecture, Block, Stack
+from foretell.arch.operators import Embedding, Linear
+from foretell.cost.buffers import whole_gradient
+from foretell.cost.linear import Lin, total
+from foretell.cost.pipeline import Stage
+from foretell.cost.recompute import layer_pass
+from foretell.cost.saved import CONDITION, Emitter, place_of
+from foretell.cost.segments import Layer, Segment, prune
+from foretell.cost.states import in_backward, states
+from foretell.cost.stream import input_units
+from foretell.cost.weights import WeightPlan, unit
+from foretell.errors import CombinationError
+from foretell.recipe.resolve import Run
+
+Made = dict[tuple[Block, str, bool], Layer]
+"""Layers by block, checkpointing mode and whether their input needs a gradient."""
+
+
+class StageFolder:
+    """The parts of one stage; ``made`` holds the layers that stages of one run share."""
+
+    def __init__(self, arch: Architecture, plan: WeightPlan, run: Run, stage: Stage, made: Made) -> None:
+        self.arch, self.plan, self.run, self.stage = arch, plan, run, stage
+        self.profile, self.par, self.recipe = run.profile, run.par, run.recipe
+        self.style = run.style
+        # the longest sample in the very first micro-batch: gradients do not exist yet
+        later = self.recipe.grad_accum > 1 and self.recipe.lengths == "equal"
+        whole_buffer = run.sharding == "deepspeed" and self.par.zero == 3  # grad_partitions_flat_buffer, made once
+        self.accumulates = run.profile.gradients == "buffer" or later or whole_buffer or plan.optimizer.one_block
+        """Gradients persist: new ones are added to them."""
+        self.fresh = not self.accumulates
+        self.unreduced = run.profile.no_sync and self.recipe.grad_accum > 1 and run.sharding == "fsdp1" and self.par.zero == 3
+        """Micro-batches leave whole gradients behind: reduction waits for the last one."""
+        self.transient = in_backward(plan) or (self.accumulates and not run.profile.autograd_gradients)
+        """A weight gradient is freed as soon as it has been accumulated."""
+        self.units: dict[Block, float] = {}
+        """Bytes per element of what each block reads, where autocast makes them differ."""
+        if self.style.autocast:
+            self.units = input_units(arch, self.unit_after, self.style.residual)
+        self.made = made
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Runs of layers in forward order: towers, then the trunk chunk by chunk, then prediction layers."""
+        stage = self.stage
+        out: list[Segment] = []
+        for stack in self.arch.stacks:
+            if stack is self.arch.main:
+                for c, chunk in enumerate(stage.chunks):
+                    modes = [self.mode(i, len(chunk)) for i in range(len(chunk))]
+                    out.append(self.segment(stack, chunk, modes, c))
+            elif stage.first:
+                # towers are checkpointed with the trunk (transformers ``GradientCheckpointingLayer``), single blocks are not
+                full = self.recipe.recompute.mode == "full" and stack.layers > 1
+                modes = [self.mode(i, stack.layers) if full else "none" for i in range(stack.layers)]
+                out.append(self.segment(stack, range(stack.layers), modes, 0))
+        if stage.last and self.recipe.mtp_layers:
+            out.append(self._prediction())
+        return tuple(out)
+
+    def _prediction(self) -> Segment:
+        """Multi-token-prediction layers: a checkpoint's carries copies of the token table and the head, training shares them."""
+        n = self.recipe.mtp_layers
+        if not self.arch.unused:
+            raise CombinationError("needs a model with prediction layers", field="mtp_layers", value=n)
+        one = self.arch.unused[0]
+        own = replace(one, ops=tuple(op for op in one.ops if getattr(op, "role", "") != "embedding"))
+        more = Stack("prediction", (own,), (0,) * n)
+        return self.segment(more, range(n), ["none"] * n, len(self.stage.chunks) - 1)
+
+    def segment(self, stack: Stack, layers: Sequence[int], modes: Sequence[str], chunk: int) -> Segment:
+        """Layers of one run, equal ones together."""
+        groups: dict[tuple[int, str, bool], int] = {}
+        flows = not (stack is self.arch.main and self.stage.first) or self.block_trains(self.arch.embed)
+        for layer, mode in zip(layers, modes, strict=True):
+            # checkpointed layers need an input with a gradient: frameworks then make the embedding's output need one
+            key = (stack.pattern[layer], mode, flows or chunk > 0 or mode == "full")
+            groups[key] = groups.get(key, 0) + 1
+            flows = flows or self.block_trains(stack.blocks[stack.pattern[layer]])
+        made = tuple(self.layer(stack.blocks[i], mode, float(n), flow) for (i, mode, flow), n in groups.items())
+        return Segment(made, chunk, self.stage.in_flight[chunk])
+
+    def mode(self, position: int, layers: int) -> str:
+        """How one layer is checkpointed."""
+        r = self.recipe.recompute
+        if r.mode == "none":
+            return "none"
+        if r.mode == "full":
+            return "none" if r.scope == "block" and r.layers is not None and position >= r.layers else "full"
+        if r.scope == "layer":
+            return "full" if (position + 1) % (r.layers or 2) == 0 else "none"
+        return "opaque" if position < round(self.style.sac_opaque * layers) else "selective"
+
+    def block_trains(self, block: Block) -> bool:
+        """Whether anything in a block trains, so that what comes after it needs gradients."""
+        return any(self.plan.trains(op) or self.plan.targeted(op) or self.plan.scaled(op) for op in block.ops)
+
+    def layer(self, block: Block, mode: str, count: float, flows: bool = True) -> Layer:
+        """``flows``: the layer's input needs a gradient."""
+        key = (block, mode, flows)
+        if key in self.made:
+            return replace(self.made[key], count=count)
+        e = self.emitter(block, input_grad=flows)
+        out = e.emit()
+        memory = layer_pass(e.tape, out, mode, self.recipe.recompute, self.style, accumulate=self.transient)
+        if self.style.sac_abs and mode == "selective" and self.recipe.fp8_recipe == "rowwise":
+            memory = replace(memory, saved=memory.saved + self._absolute(block))
+        if "activations" in self.recipe.offload:  # two layers' are on their way to or from the host
+            memory = replace(memory, saved=memory.saved * min(1.0, 2.0 / max(1, self.arch.layers)))
+        memory = replace(memory, forward=prune(memory.forward), backward=prune(memory.backward))
+        own = states([(block, 1.0)], self.plan, self.par.zero)
+        if self.unreduced:
+            whole = whole_gradient(self.plan, block, unit(self.plan.formats.compute), "gradients", flat=True)
+            own = replace(own, gradients=whole)
+        self.made[key] = Layer(block, count, memory, own, total(e.unfreed.values()), Lin() if memory.keeps else e.copies)
+        return self.made[key]
+
+    def _absolute(self, block: Block) -> Lin:
+        """Absolute values of a block's float8 weights, which row-wise scaling makes and torchtitan's list keeps."""
+        whole = Lin()
+        for op in block.ops:
+            if isinstance(op, Linear):
+                whole.add(Lin.of("activations", "1/tp" if op.split else "1/1", op.parameters * self.style.compute))
+        return whole
+
+    def emitter(self, block: Block, *, input_grad: bool = True, loss: bool = False) -> Emitter:
+        """An emitter for ``block``, which knows the encoder's rows if it reads its output."""
+        encoder = self.arch.memory if block.reads_memory else None
+        place = place_of(encoder) if encoder is not None else CONDITION if block.reads_memory else None
+        stream = self.units.get(block, 0.0)
+        return Emitter(block, self.style, self.plan, input_grad=input_grad, loss=loss, unit=stream, memory=place)
+
+    def unit_after(self, block: Block, before: float) -> float:
+        """Bytes per element of a block's output."""
+        e = self.emitter(block)
+        return replace(e, unit=before).emit().unit
+
+    @property
+    def leaf_embeddings(self) -> bool:
+        """Frozen embeddings whose output is made to require gradients (``enable_input_require_grads``): PEFT does so for
+        checkpointed models, ``prepare_model_for_kbit_training`` for quantised ones."""
+        if self.recipe.adapter is None or self.arch.family == "diffusion" or self.block_trains(self.arch.embed):
+            return False
+        return self.recipe.recompute.mode == "full" or self.recipe.quantization is not None
+
+    def step_tensors(self) -> Lin:
+        """Tensors of the whole model that live through forward and backward: mask and rotary tables of composite code."""
+        out = Lin()
+        if self.style.mask and self.style.scores == "composite":
+            out.add(Lin.of("mask", "TT/1", self.style.mask))
+        if self.style.rope == "composite" and self.arch.head_dim:
+            out.add(Lin.of("mask", "S/1", 2.0 * self.arch.head_dim * self.style.residual))
+        return out
+
+    def blocks(self) -> Iterator[tuple[Block, float]]:
+        """Every block on this rank, with how often it stands there; a tied table also where only the head uses it."""
+        if self.stage.first:
+            yield self.arch.embed, 1.0
+        for segment in self.segments:
+            for layer in segment.layers:
+                yield layer.block, layer.count
+        if self.stage.last:
+            yield self.arch.head, 1.0
+            if (self.arch.tied or self.recipe.mtp_layers) and not self.stage.first:
+                tables = tuple(op for op in self.arch.embed.ops if isinstance(op, Embedding) and op.vocab)
+                yield replace(self.arch.embed, ops=tables), 1.0
