@@ -171,3 +171,11 @@ def test_no_setting_makes_anything_but_an_answer_or_a_clear_error(name: str) -> 
         given: dict[str, Any] = {"batch_size": 8, "seq_len": 512, "dp_size": 2, "pp_size": 2} | {name: value}
         with contextlib.suppress(ft.ForetellError):
             assert TrainingMemoryModel().solve(small(), "h100", **given).total_memory_bytes > 0
+
+
+def test_megatron_experts_with_tensor_parallelism_need_sequence_parallelism() -> None:
+    recipe = TrainingRecipe(framework="megatron-core", seq_len=512)
+    config = {"model_type": "mixtral", "hidden_size": 256, "num_hidden_layers": 2, "intermediate_size": 512}
+    assert forecast(config, "h100", recipe, Parallelism(dp=4, tp=2, ep=4)).run.par.sp
+    with pytest.raises(ft.CombinationError, match="cannot be off"):
+        forecast(config, "h100", recipe, Parallelism(dp=4, tp=2, ep=4, sp=False))

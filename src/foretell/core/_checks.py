@@ -98,7 +98,7 @@ def facts_of(arch: Architecture, framework: str, *, megatron: bool) -> Facts:
     )
 
 
-def _sorted(values: Any) -> tuple[int, ...]:  # noqa: ANN401  # any iterable of ints
+def _sorted(values: Any) -> tuple[int, ...]:  # any iterable of ints
     return tuple(sorted(set(values)))
 
 

@@ -182,7 +182,7 @@ def completed(
         raise InputError(problem, field="recompute_layers", value=recipe.recompute.layers)
     check_schedule(par, chosen)
     _check_even(arch, par, chosen)
-    run = resolve(recipe, par, chosen)
+    run = resolve(recipe, _expert_sequences(arch, par, chosen), chosen)
     if not facts.text:
         if "seq_len" in explicit or recipe.seq_len not in (1, DEFAULT_SEQ_LEN):
             raise InputError(
@@ -217,6 +217,18 @@ def _check_even(arch: Architecture, par: Parallelism, chosen: Profile) -> None:
         where=f"framework {chosen.name}",
         hint=f"Give the layers of each {'stage' if par.vpp == 1 else 'chunk'}: --pp-layout {layout} (in Python pp_layout=[...])",
     )
+
+
+def _expert_sequences(arch: Architecture, par: Parallelism, chosen: Profile) -> Parallelism:
+    """Megatron runs expert with tensor parallelism only on sequence-parallel activations (``arguments.py``)."""
+    if not (chosen.megatron and arch.experts and par.tp > 1 and par.ep > 1) or par.sp:
+        return par
+    if par.sp is False:
+        raise CombinationError(
+            "cannot be off where expert and tensor parallelism are both used", field="sp", value=False,
+            where=f"framework {chosen.name}", hint="Leave --no-sp out",
+        )  # fmt: skip
+    return par.with_(sp=True)
 
 
 def _check_saved(arch: Architecture, modules: tuple[str, ...]) -> None:

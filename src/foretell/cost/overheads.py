@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+LAZY_KERNELS = "2022-10"
+"""Since then a CUDA context holds only the kernels that ran (CUDA 11.7 lazy loading, PyTorch 1.13)."""
+
+
 @functools.lru_cache(maxsize=1)
 def calibration() -> dict[str, Any]:
     """Return the calibration file."""
@@ -84,7 +88,10 @@ def overheads(run: Run, hardware: HardwareNode) -> Overheads:
     slack = data["slack"]["expandable" if run.expandable else "native"]
     family = hardware.compute_capability or "default"
     known = hardware.context_bytes
-    context = _family(data["context_bytes"], family) if known is None else float(known)
+    if run.recipe.date and run.recipe.date < LAZY_KERNELS:
+        context = _family(data["context_bytes_eager"], family)
+    else:
+        context = _family(data["context_bytes"], family) if known is None else float(known)
     nccl = 0.0
     if run.par.world > 1:
         nccl = communicators(run) * float(data["nccl_bytes"]["communicator"]["value"])

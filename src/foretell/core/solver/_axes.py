@@ -165,7 +165,7 @@ def _is_setting(name: str, item: object) -> bool:
     return item is None or isinstance(item, tuple | list | set | frozenset) or (name != "pp_layout" and isinstance(item, str))
 
 
-def _values(name: str, value: Any) -> list[Any]:  # noqa: ANN401  # a value or any sequence of values
+def _values(name: str, value: Any) -> list[Any]:  # a value or any sequence of values
     """Return the values of one axis, sizes checked."""
     single = isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__")
     if name in _TUPLES and not (isinstance(value, list) and all(_is_setting(name, item) for item in value)):

@@ -212,7 +212,7 @@ class _Sweep:
         for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
             self._rows_of_group(code, int(key[part[0]]), rows[part], sizes.take(part), kind)
 
-    def _rows_of_group(self, code: int, key: int, rows: NDArray[Any], sizes: Any, kind: _Kind) -> None:  # noqa: ANN401
+    def _rows_of_group(self, code: int, key: int, rows: NDArray[Any], sizes: Any, kind: _Kind) -> None:
         out = self.columns
         group = self.group(code, key)
         if isinstance(group, int):
@@ -254,7 +254,7 @@ class _Sweep:
         return np.where(fits, 0, np.where(low > self.available, 2, 1)).astype(np.int8)
 
 
-def _broken(kind: _Kind, sizes: Any) -> NDArray[Any]:  # noqa: ANN401
+def _broken(kind: _Kind, sizes: Any) -> NDArray[Any]:
     """Return the code of the first check that each row breaks, 0 where none."""
     assert kind.run is not None  # noqa: S101  # the caller looked
     assert kind.facts is not None  # noqa: S101

@@ -79,7 +79,7 @@ class Table:
         largest: bool = False,
         feasible: bool = True,
         verdict: str | Collection[str] | None = None,
-    ) -> Any:  # noqa: ANN401  # a dict of plain values
+    ) -> Any:  # a dict of plain values
         """Return the row with the smallest (or largest) `by`, as a dict; None where no row qualifies.
 
         Rows that qualify are the feasible ones: the point is within what the device offers, without headroom
@@ -100,7 +100,7 @@ class Table:
         found = column[rows]
         return self.row(int(rows[int(found.argmax() if largest else found.argmin())]))
 
-    def to_polars(self) -> Any:  # noqa: ANN401  # polars.DataFrame, where polars is installed
+    def to_polars(self) -> Any:  # polars.DataFrame, where polars is installed
         """Return a polars DataFrame; needs the optional dependencies `sweep`."""
         try:
             pl = importlib.import_module("polars")  # optional
