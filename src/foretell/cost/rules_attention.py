@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from foretell.arch.operators import Attention, PromptAttention, Rope
 from foretell.cost.linear import Lin
 from foretell.cost.saved import Emitter, cast, rule
@@ -30,62 +32,84 @@ def rope(e: Emitter, op: Rope, x: Tensor) -> Tensor:
 
 @rule(Attention)
 def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: Tensor | None = None) -> Tensor:
-    """Attention core.
+    """Attention core: one fused kernel, or scores written out where the style or the operator asks for them."""
+    core = _written_out if e.style.attention == "eager" or not op.fused else _fused
+    return core(e, op, q, k or e.outside("keys"), v or e.outside("values"))
 
-    flash: q, k, v, out and the fp32 log-sum-exp (FlashAttention-2, arXiv 2307.08691); its backward holds an
-    fp32 accumulator of dq.  eager: the probabilities, in ``softmax`` bytes and again in compute bytes.
-    """
-    st = e.style
-    form = st.attention if op.fused else "eager"
-    unit = st.compute
+
+def _repeated(e: Emitter, op: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values repeated to the number of query heads, for code that cannot share them."""
+    if op.kv_heads == op.heads:
+        return k, v
+    k = e.tape.node(f"{op.name}.repeat_k", [k], e.size(op.heads * op.head_dim, k.unit, "tp"), unit=k.unit)
+    return k, e.tape.node(f"{op.name}.repeat_v", [v], e.size(op.heads * op.v_dim, v.unit, "tp"), unit=v.unit)
+
+
+def _fused(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """q, k, v, out and the fp32 log-sum-exp are kept (FlashAttention-2, arXiv 2307.08691); flash attention's backward
+    holds an fp32 accumulator of dq and a row sum."""
+    st, unit = e.style, e.style.compute
+    if st.autocast and st.rope == "composite":  # tables wider than the operands: cast at the call
+        q = cast(e, q, unit, "tp", op.heads * op.head_dim, f"{op.name}.cast")
+        k = cast(e, k, unit, "tp", op.kv_heads * op.head_dim, f"{op.name}.cast")
+        v = cast(e, v, unit, "tp", op.kv_heads * op.v_dim, f"{op.name}.cast")
+    if st.gqa_expand or st.attention == "efficient":
+        k, v = _repeated(e, op, k, v)
+    keys_and_values = op.kv_heads * (op.head_dim + op.v_dim)
     out_size = e.size(op.width, unit, "tp")
-    trains = e.weights.trains(op)
-    grad = e.weights.gradient(op)
-    k, v = k or e.outside("keys"), v or e.outside("values")
-    scores, n = score_rows(e, op, k)
-    if st.autocast and st.rope == "composite" and form != "eager":  # tables wider than the operands: cast at the call
-        q, k, v = (
-            cast(e, t, unit, "tp", n * d, f"{op.name}.cast")
-            for t, n, d in ((q, op.heads, op.head_dim), (k, op.kv_heads, op.head_dim), (v, op.kv_heads, op.v_dim))
-        )
-    if op.kv_heads != op.heads and (st.gqa_expand or form in ("eager", "efficient")):
-        k = e.tape.node(f"{op.name}.repeat_k", [k], e.size(op.heads * op.head_dim, k.unit, "tp"), unit=k.unit)
-        v = e.tape.node(f"{op.name}.repeat_v", [v], e.size(op.heads * op.v_dim, v.unit, "tp"), unit=v.unit)
+    saved = [q, k, v, e.tape.extra(f"{op.name}.lse", e.size(op.heads, 4.0, "tp"))]
+    work, bwork = Lin(), Lin()
+    if st.attention == "flash":
+        bwork = e.work(op.heads * op.head_dim, 4.0, "tp") + e.work(op.heads, 4.0, "tp")
+    if st.packed_kv:
+        k = v = e.tape.node(f"{op.name}.pack_kv", [k, v], e.size(keys_and_values, unit, "tp"), unit=unit)
+        saved = [q, k, saved[-1]]
+    if st.ring:  # keys and values travel from rank to rank, and in the backward pass their gradients as well
+        saved.append(e.tape.extra(f"{op.name}.ring", out_size))
+        work = e.work(keys_and_values, unit, "tp") * 2.0
+        bwork = bwork + work + e.work(op.heads * op.head_dim + keys_and_values, unit, "tp") * 2.0
+    out = e.tape.node(
+        op.name, [q, k, v], out_size, saved=saved, work=work, bwork=bwork, wgrad=e.weights.gradient(op),
+        trainable=e.weights.trains(op), unit=unit,
+    )  # fmt: skip
+    if out.grad:
+        e.tape.nodes[-1].saved = (*saved, out)
+    if st.heads_first or op.heads_first:
+        out = e.tape.node(f"{op.name}.reshape", [out], out_size, unit=unit)
+    return out
+
+
+def _written_out(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Scores as tensors: product, mask, softmax.  The probabilities are kept in ``softmax`` bytes and again in compute
+    bytes."""
+    st, unit = e.style, e.style.compute
+    rows, n = score_rows(e, op, k)
+    k, v = _repeated(e, op, k, v)
     narrow = q.unit == unit
-    if st.autocast and form == "eager":
+    if st.autocast:
         q = cast(e, q, unit, "tp", op.heads * op.head_dim, f"{op.name}.cast_q")
         k = cast(e, k, unit, "tp", op.heads * op.head_dim, f"{op.name}.cast_k")
-    if form != "eager":
-        lse = e.tape.extra(f"{op.name}.lse", e.size(op.heads, 4.0, "tp"))
-        accumulator = e.work(op.heads * op.head_dim, 4.0, "tp") + e.work(op.heads, 4.0, "tp")
-        node_saved = [q, k, v, lse]
-        ring = e.work(op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0 if st.ring else Lin()
-        if form in ("te", "efficient"):
-            accumulator = Lin()
-        if st.packed_kv:
-            pack = e.tape.node(
-                f"{op.name}.pack_kv", [k, v], e.size(op.kv_heads * (op.head_dim + op.v_dim), unit, "tp"), unit=unit
-            )
-            k = v = pack
-            node_saved = [q, pack, lse]
-        if st.ring:
-            node_saved.append(e.tape.extra(f"{op.name}.ring", out_size))
-            accumulator = (
-                accumulator + ring + e.work(op.heads * op.head_dim + op.kv_heads * (op.head_dim + op.v_dim), unit, "tp") * 2.0
-            )
-        out = e.tape.node(
-            op.name, [q, k, v], out_size, saved=node_saved, work=ring, bwork=accumulator, wgrad=grad, trainable=trains, unit=unit
-        )
-        if out.grad:
-            e.tape.nodes[-1].saved = (*node_saved, out)
-        if st.heads_first or op.heads_first:
-            out = e.tape.node(f"{op.name}.reshape", [out], out_size, unit=unit)
-        return out
 
     def square(unit: float) -> Lin:
-        return Lin.of("activations", f"{scores}/tp", n * unit)
+        return Lin.of("activations", f"{rows}/tp", n * unit)
 
-    s = e.tape.node(f"{op.name}.scores", [q, k], square(unit), saved=[q, k], unit=unit)
+    s = _masked(e, op, e.tape.node(f"{op.name}.scores", [q, k], square(unit), saved=[q, k], unit=unit), square)
+    p = _probabilities(e, op, s, square)
+    if st.softmax != unit:
+        held = [s] if st.frames and narrow else []  # cast to q's format before the name is rebound
+        p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit, extends=held)
+    if op.dropout if st.attention_dropout is None else st.attention_dropout:
+        m = e.tape.extra(f"{op.name}.mask", square(1.0))
+        p = e.tape.node(f"{op.name}.dropout", [p], square(unit), saved=[m], unit=unit)
+    if st.frames:
+        e.frame.append(p)
+    grad, trains = e.weights.gradient(op), e.weights.trains(op)
+    return e.tape.node(op.name, [p, v], e.size(op.width, unit, "tp"), saved=[p, v], wgrad=grad, trainable=trains, unit=unit)
+
+
+def _masked(e: Emitter, op: Attention, s: Tensor, square: Callable[[float], Lin]) -> Tensor:
+    """Scores scaled, capped (Gemma 2: ``cap * tanh(s / cap)``) and masked; one kernel may do it with the softmax."""
+    st, unit = e.style, s.unit
     if st.softmax != unit or st.scores == "composite":
         s = e.tape.node(f"{op.name}.scale", [s], square(unit), unit=unit)
     if op.softcap:
@@ -95,22 +119,20 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: 
     if st.mask:
         unit = max(unit, st.mask)
         s = e.tape.node(f"{op.name}.mask", [s], square(unit), passes=True, unit=unit)
-    masked = s
-    if st.scores == "composite" and st.softmax_copy and unit < st.softmax:
+    return s
+
+
+def _probabilities(e: Emitter, op: Attention, s: Tensor, square: Callable[[float], Lin]) -> Tensor:
+    """Softmax of the scores, in ``softmax`` bytes; composite code makes an fp32 copy of half-precision scores first, and
+    its backward one more tensor of the gradient's size."""
+    st = e.style
+    composite = st.scores == "composite"
+    if composite and st.softmax_copy and s.unit < st.softmax:
         s = e.tape.node(f"{op.name}.float", [s], square(st.softmax), unit=st.softmax)
-    unit = st.compute
-    product = square(st.softmax).as_category("temporaries") if st.scores == "composite" else Lin()
+    product = square(st.softmax).as_category("temporaries") if composite else Lin()
     p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), bwork=product, unit=st.softmax)
-    e.tape.nodes[-1].saved = ((s, p) if st.softmax_input and st.scores == "composite" else (p,)) if p.grad else ()
-    if st.softmax != unit:
-        held = [masked] if st.frames and narrow else []  # cast to q's format before the name is rebound
-        p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit, extends=held)
-    if op.dropout if st.attention_dropout is None else st.attention_dropout:
-        m = e.tape.extra(f"{op.name}.mask", square(1.0))
-        p = e.tape.node(f"{op.name}.dropout", [p], square(unit), saved=[m], unit=unit)
-    if st.frames:
-        e.frame.append(p)
-    return e.tape.node(op.name, [p, v], out_size, saved=[p, v], wgrad=grad, trainable=trains, unit=unit)
+    e.tape.nodes[-1].saved = ((s, p) if st.softmax_input and composite else (p,)) if p.grad else ()
+    return p
 
 
 def score_rows(e: Emitter, op: Attention, k: Tensor) -> tuple[str, float]:
