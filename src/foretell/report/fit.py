@@ -76,12 +76,16 @@ def shares(terms: Mapping[str, float], total: int) -> dict[str, int]:
 
 
 def interval_basis(regime: str) -> str:
-    """Say where an interval comes from."""
+    """Say where an interval comes from: a regime is named ``[framework/]level[-linear][/confidence]``."""
     name = regime.removesuffix(" (prior)")
     rows = calibration()["regimes"].get(name, {}).get("rows", 0)
     if not rows or name != regime:
         return "90 %, set from literature (no measured runs of this kind yet)"
-    return f"90 % of {rows} measured runs of this kind ({name})"
+    if name.startswith("process-elsewhere"):
+        return f"90 % of {rows} measured runs of other set-ups, widened (process memory of this framework: no runs yet; {name})"
+    parts = name.split("/")
+    whose = f"with {parts[0]}" if not parts[0].startswith(("allocated", "reserved", "process")) else "of all frameworks"
+    return f"90 % of {rows} measured runs {whose} ({name})"
 
 
 def _inverse(answer: Answer) -> dict[str, Any]:
