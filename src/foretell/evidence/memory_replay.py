@@ -10,7 +10,8 @@ from foretell.cost.levels import Levels, levels
 from foretell.cost.overheads import interval, regime
 from foretell.cost.training_memory import listed_parts, training_memory, worst
 from foretell.errors import ForetellError
-from foretell.evidence.memory_rows import MemoryRow, Skip, framework_of, read_row
+from foretell.evidence.memory_rows import MemoryRow, read_row
+from foretell.evidence.row_run import Skip, framework_of
 from foretell.evidence.row_shape import fault_of
 from foretell.evidence.summary import Scored
 from foretell.machine import HardwareNode, load_hardware
@@ -47,7 +48,9 @@ def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
 
 def _assumed(row: Mapping[str, Any]) -> str:
     """What the row's collector had to assume, in words: the first place to look where a prediction is far off."""
-    found = [f"{a['field']}: {a['why']}" for a in row.get("assumed") or () if isinstance(a, Mapping) and {"field", "why"} <= a.keys()]
+    found = [
+        f"{a['field']}: {a['why']}" for a in row.get("assumed") or () if isinstance(a, Mapping) and {"field", "why"} <= a.keys()
+    ]
     return "; ".join(found)[:400]
 
 
