@@ -8,8 +8,8 @@ import foretell.cost.rules  # noqa: F401  # fills the table of rules
 from foretell.arch.readers import read_config
 from foretell.cost.saved import Emitter
 from foretell.cost.weights import WeightPlan
+from foretell.recipe.formats import FP32
 from foretell.recipe.optimizers import optimizer
-from foretell.recipe.profiles import FP32
 from foretell.recipe.style import Style
 from foretell.recipe.training import TrainingRecipe
 

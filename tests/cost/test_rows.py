@@ -16,9 +16,10 @@ from foretell.cost.saved import Emitter
 from foretell.cost.stream import input_units
 from foretell.cost.training_memory import fold_run, sizes_of
 from foretell.cost.weights import WeightPlan
+from foretell.recipe.formats import FP32
 from foretell.recipe.optimizers import optimizer
 from foretell.recipe.parallelism import Parallelism
-from foretell.recipe.profiles import FP32, profile
+from foretell.recipe.profiles import profile
 from foretell.recipe.resolve import resolve
 from foretell.recipe.style import Style
 from foretell.recipe.training import TrainingRecipe
