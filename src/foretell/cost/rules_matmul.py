@@ -32,13 +32,7 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
     if st.sequence_parallel and op.split == "row":
         work = work + e.work(op.d_out, st.compute, "1")
         bwork = bwork + e.work(op.d_out, st.compute, "1")
-    saved = []
-    if trains:
-        kept = x
-        if st.fp8_inputs and x.unit > 1:
-            kept = e.tape.extra(f"{op.name}.fp8", e.size(op.d_in, 1.0, in_shard))
-        saved.append(kept)
-    saved += frozen_saves(e, op, x) + cast_weights(e, op, trains)
+    saved = [*([x] if trains else []), *frozen_saves(e, op, x), *cast_weights(e, op, trains)]
     out = e.tape.node(
         op.name, [x], e.size(op.d_out, inner, out_shard), saved=saved, work=work, bwork=bwork,
         wgrad=plan.gradient(op), trainable=trains, unit=inner,
