@@ -120,14 +120,18 @@ def ffn2(
     return ops
 
 
+Sublayers = Sequence[tuple[Callable[[str], list[Operator]], float]]
+"""Sub-layers ``(f, dropout)``; ``f`` makes the operators that read the tensor of the given name."""
+
+
 def pre_norm(
-    sublayers: Sequence[tuple[Callable[[str], list[Operator]], float]],
+    sublayers: Sublayers,
     *,
     hidden: int,
     kind: str = "layer",
     bias: bool = True,
 ) -> list[Operator]:
-    """``x += f(norm(x))`` for each sub-layer ``(f, dropout)``; ``f`` gets the name of the normed tensor."""
+    """``x += f(norm(x))`` for each sub-layer."""
     ops: list[Operator] = []
     x = "x"
     for i, (make, drop) in enumerate(sublayers, 1):
@@ -140,13 +144,13 @@ def pre_norm(
 
 
 def post_norm(
-    sublayers: Sequence[tuple[Callable[[str], list[Operator]], float]],
+    sublayers: Sublayers,
     *,
     hidden: int,
     kind: str = "layer",
     bias: bool = True,
 ) -> list[Operator]:
-    """``x = norm(x + f(x))`` for each sub-layer ``(f, dropout)``; ``f`` is given the name of ``x``."""
+    """``x = norm(x + f(x))`` for each sub-layer."""
     ops: list[Operator] = []
     x = "x"
     for i, (make, drop) in enumerate(sublayers, 1):

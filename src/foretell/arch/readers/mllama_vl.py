@@ -7,6 +7,7 @@ Source: transformers 5.24.0 ``modeling_mllama``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from foretell.arch.architecture import Architecture
@@ -23,10 +24,17 @@ def _layer(hidden: int, heads: int, ffn: int, fn: str, gated: bool) -> list[Oper
     """Pre-norm layer without attention biases; global layers scale both branches by a learned scalar."""
     mixer = mha("norm1", hidden=hidden, heads=heads, bias=False)
     feed = ffn2("norm2", hidden=hidden, ffn=ffn, fn=fn)
+    return _branches((mixer, feed), hidden=hidden, kind="layer", bias=True, gated=gated)
+
+
+def _branches(
+    bodies: Sequence[list[Operator]], *, hidden: int, kind: str = "rms", bias: bool = False, gated: bool
+) -> list[Operator]:
+    """``x += f(norm(x))`` for each body, or ``x += gate * f(norm(x))`` with a learned scalar."""
     ops: list[Operator] = []
     x = "x"
-    for i, body in enumerate((mixer, feed), 1):
-        ops += [norm(f"norm{i}", hidden, "layer", bias=True, ins=x), *body]
+    for i, body in enumerate(bodies, 1):
+        ops += [norm(f"norm{i}", hidden, kind, bias=bias, ins=x), *body]
         branch = body[-1].name
         if gated:
             ops += [
@@ -130,20 +138,7 @@ def mllama_text(cfg: Config) -> Architecture:
             rotary=0 if cross else head_dim, memory="memory" if cross else "",
             qk_norm=Norm(name="", dim=head_dim) if cross else None,
         )  # fmt: skip
-        ops: list[Operator] = []
-        x = "x"
-        for i, body in enumerate((mixer, feed), 1):
-            ops += [norm(f"norm{i}", hidden, ins=x), *body]
-            branch = body[-1].name
-            if cross:
-                ops += [
-                    Parameters(name=f"gate{i}", shapes=((1,),)),
-                    Mul(name=f"gated{i}", ins=(branch, f"gate{i}"), features=hidden),
-                ]
-                branch = f"gated{i}"
-            ops.append(Add(name=f"add{i}", ins=(x, branch), features=hidden))
-            x = f"add{i}"
-        return ops
+        return _branches((mixer, feed), hidden=hidden, gated=cross)
 
     trunk = stack("layers", ["cross" if i in crossing else "self" for i in range(depth)], layer, width=hidden)
     arch = decoder(
