@@ -83,7 +83,7 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
         for row in scored[: max(_WORST, sum(abs(row["error_pct"]) > _FAR for row in scored))]:
             yield f"  {row['error_pct']:+7.1f} %  {row['metric']:<12} {row['id']}"
             if abs(row["error_pct"]) > _FAR and row.get("note"):
-                yield f"             its row assumes {row['note']}"
+                yield f"             its row says: {row['note']}"
     reasons: dict[str, int] = {}
     for row in report["rows"]:
         if row.get("skipped"):

@@ -47,11 +47,13 @@ def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
 
 
 def _assumed(row: Mapping[str, Any]) -> str:
-    """What the row's collector had to assume, in words: the first place to look where a prediction is far off."""
+    """What the row's collector had to assume and noted, in words: the first place to look where a prediction is far off."""
     found = [
         f"{a['field']}: {a['why']}" for a in row.get("assumed") or () if isinstance(a, Mapping) and {"field", "why"} <= a.keys()
     ]
-    return "; ".join(found)[:400]
+    if isinstance(row.get("notes"), str):
+        found.append(f"notes: {row['notes'].partition(' [')[0]}")
+    return "".join(letter for letter in "; ".join(found)[:500] if letter.isprintable())
 
 
 def _unread(row: Mapping[str, Any], fault: str) -> Scored:
