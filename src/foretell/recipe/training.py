@@ -51,50 +51,75 @@ class Recompute:
 class TrainingRecipe:
     """One training run.  ``None`` means the framework profile's own choice."""
 
+    # -- the batch -------------------------------------------------------------------------------------------
     micro_batch: int = 1
+    """Samples that a rank runs forward and backward at a time."""
     seq_len: int = 4096
+    """Tokens a sample (a decoder's, where there is an encoder)."""
     encoder_seq_len: int | None = None
+    """Tokens a sample that the encoder reads (None: ``seq_len``)."""
     image_size: tuple[int, int] | None = None
+    """Height and width in pixels (None: the model's own)."""
     grad_accum: int = 1
+    """Micro-batches a step, on each rank."""
+    lengths: Literal["equal", "longest-first"] = "equal"
+    """Batches of one length, or (LitGPT's tuning scripts) the longest sample in the very first micro-batch only."""
+
+    # -- the software ----------------------------------------------------------------------------------------
     framework: str = "generic"
+    """Name or alias of a profile (:mod:`foretell.recipe.profiles`)."""
+    date: str = ""
+    """Date of the framework used, ISO; empty: today's behaviour."""
+    attention: str | None = None
+    """Attention kernel: ``flash``, ``sdpa``, ``eager`` ..."""
+    loss: str | None = None
+    """Implementation of the loss: ``eager``, ``chunked``, ``liger`` ..."""
+    compile: bool = False
+    """``torch.compile`` of what the framework compiles."""
+    expandable_segments: bool | None = None
+    """``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` (None: the framework's launcher decides)."""
+
+    # -- number formats --------------------------------------------------------------------------------------
     precision: str = "bf16"
     """``bf16``/``fp16`` mixed with fp32 masters, ``bf16-true``, ``fp16-true``, ``fp32``, ``fp8`` ..."""
-    optimizer: str = "adamw"
-    optimizer_impl: Literal["fused", "foreach", "forloop"] | None = None
-    recompute: Recompute = field(default_factory=Recompute)
-    attention: str | None = None
-    loss: str | None = None
-    compile: bool = False
-    dropout: float | None = None
-    adapter: Adapter | None = None
-    quantization: Quantization | None = None
-    mtp_layers: int = 0
-    """Multi-token-prediction layers trained (Megatron ``--mtp-num-layers``)."""
-    offload: frozenset[str] = frozenset()
-    """Any of ``optimizer``, ``params``, ``grads``, ``activations``."""
-    optimizer_in_backward: bool = False
-    trainable_fraction: float = 1.0
     param_dtype: str | None = None
     grad_dtype: str | None = None
     master_dtype: str | None = None
+    """``none``: no master weights."""
     optim_dtype: str | None = None
     compute_dtype: str | None = None
     fp8_recipe: str | None = None
+    """How float8 matmuls scale: ``rowwise``, ``tensorwise`` ..."""
+
+    # -- optimizer and gradients -----------------------------------------------------------------------------
+    optimizer: str = "adamw"
+    """Name or alias (:mod:`foretell.recipe.optimizers`)."""
+    optimizer_impl: Literal["fused", "foreach", "forloop"] | None = None
+    optimizer_in_backward: bool = False
+    """Each parameter is updated, and its gradient freed, as soon as the gradient is made."""
+    grad_accum_fusion: bool | None = None
+    """Megatron's gradient-accumulation fusion: weight gradients are added to the main gradients in the matmul."""
+    offload: frozenset[str] = frozenset()
+    """What is kept in host memory: any of ``optimizer``, ``params``, ``grads``, ``activations``."""
     communication_buffer_fraction: float | None = None
+    """Reduction buffers as a share of the gradients, where a paper counts them so."""
     reduce_bucket: int | None = None
     """DeepSpeed ``reduce_bucket_size`` in elements (None: 5e8; transformers' ``auto`` is the hidden size squared)."""
     live_parameters: int | None = None
     """DeepSpeed ``stage3_max_live_parameters`` in elements (None: 1e9)."""
     sub_group: int | None = None
     """DeepSpeed ``sub_group_size`` in elements (None: 1e9)."""
-    expandable_segments: bool | None = None
-    """``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` (None: the framework's launcher decides)."""
-    grad_accum_fusion: bool | None = None
-    """Megatron's gradient-accumulation fusion: weight gradients are added to the main gradients in the matmul."""
-    lengths: Literal["equal", "longest-first"] = "equal"
-    """Batches of one length, or (LitGPT's tuning scripts) the longest sample in the very first micro-batch only."""
-    date: str = ""
-    """Date of the framework used, ISO; empty: today's behaviour."""
+
+    # -- the model -------------------------------------------------------------------------------------------
+    recompute: Recompute = field(default_factory=Recompute)
+    dropout: float | None = None
+    """Probability that replaces all of the model's own (None: the model's)."""
+    adapter: Adapter | None = None
+    quantization: Quantization | None = None
+    trainable_fraction: float = 1.0
+    """Share of the parameters that trains, in full fine-tuning with frozen parts."""
+    mtp_layers: int = 0
+    """Multi-token-prediction layers trained (Megatron ``--mtp-num-layers``)."""
 
     def with_(self, **changes: object) -> TrainingRecipe:
         return replace(self, **changes)  # type: ignore[arg-type]
