@@ -40,14 +40,30 @@ class Basis(dict[str, Value]):
         tp, cp, ep, etp = sizes.tp, sizes.cp, sizes.ep, sizes.etp
         local = s / cp
         self.rows: dict[str, Value] = {
-            "1": 1.0, "B": b, "T": b * local, "TT": b * s * local, "E": b * e, "TE": b * local * e, "EE": b * e * e,
-            "S": s, "SS": s * s, "K": -(-s // 128),
-        }  # fmt: skip
+            "1": 1.0,
+            "B": b,
+            "T": b * local,
+            "TT": b * s * local,
+            "E": b * e,
+            "TE": b * local * e,
+            "EE": b * e * e,
+            "S": s,
+            "SS": s * s,
+            "K": -(-s // 128),
+        }
         group = sizes.dp * cp / sizes.hsdp_replicas
         self.shards: dict[str, Value] = {
-            "1": 1.0, "tp": 1.0 / tp, "sp": 1.0 / (1 + (tp - 1) * sizes.sp), "r": etp / tp, "rt": 1.0 / tp,
-            "ep": 1.0 / (ep * etp), "etp": 1.0 / etp, "z": 1.0 / group, "z.tp": 1.0 / (group * tp), "ze": 1.0 / (group * tp),
-        }  # fmt: skip
+            "1": 1.0,
+            "tp": 1.0 / tp,
+            "sp": 1.0 / (1 + (tp - 1) * sizes.sp),
+            "r": etp / tp,
+            "rt": 1.0 / tp,
+            "ep": 1.0 / (ep * etp),
+            "etp": 1.0 / etp,
+            "z": 1.0 / group,
+            "z.tp": 1.0 / (group * tp),
+            "ze": 1.0 / (group * tp),
+        }
 
     def __missing__(self, monomial: str) -> Value:
         rows, shard = monomial.split("/")

@@ -174,7 +174,7 @@ class Programs:
         second: Trace = []
         memory = layer_pass(
             e.tape, out, mode, folder.recipe.recompute, folder.style, accumulate=folder.transient, traces=(first, second)
-        )  # fmt: skip
+        )
         ahead = Slots(e.tape, out)
         if second:
             back = Slots(e.tape, None)

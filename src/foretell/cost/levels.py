@@ -65,6 +65,12 @@ def levels(
         allocated, reserved = whole, max(reserved, whole)  # where it does not fit, it is built divided (zero.Init)
     outside = over.outside
     return Levels(
-        allocated, reserved, reserved + outside, stage.states + workspace, stage.peak.bytes, workspace,
-        reserved - allocated, outside,
-    )  # fmt: skip
+        allocated,
+        reserved,
+        reserved + outside,
+        stage.states + workspace,
+        stage.peak.bytes,
+        workspace,
+        reserved - allocated,
+        outside,
+    )

@@ -71,9 +71,16 @@ def _logits(e: Emitter, op: Head, p: Projection) -> Tensor:
     work = e.weights.weight_copy(op)
     gather = e.work(op.dim, st.compute, "1") if st.sequence_parallel else Lin()
     return e.tape.node(
-        op.name, [p.x], _all_logits(e, op, st.compute), saved=keeps, wgrad=p.wgrad, trainable=p.trains,
-        work=gather + work[0], bwork=gather + work[1], unit=st.compute,
-    )  # fmt: skip
+        op.name,
+        [p.x],
+        _all_logits(e, op, st.compute),
+        saved=keeps,
+        wgrad=p.wgrad,
+        trainable=p.trains,
+        work=gather + work[0],
+        bwork=gather + work[1],
+        unit=st.compute,
+    )
 
 
 def _all_logits(e: Emitter, op: Head, unit: float) -> Lin:

@@ -69,9 +69,16 @@ def _fused(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor
         work = e.work(keys_and_values, unit, "tp") * 2.0
         bwork = bwork + work + e.work(op.heads * op.head_dim + keys_and_values, unit, "tp") * 2.0
     out = e.tape.node(
-        op.name, [q, k, v], out_size, saved=saved, work=work, bwork=bwork, wgrad=e.weights.gradient(op),
-        trainable=e.weights.trains(op), unit=unit,
-    )  # fmt: skip
+        op.name,
+        [q, k, v],
+        out_size,
+        saved=saved,
+        work=work,
+        bwork=bwork,
+        wgrad=e.weights.gradient(op),
+        trainable=e.weights.trains(op),
+        unit=unit,
+    )
     if out.grad:
         e.tape.nodes[-1].saved = (*saved, out)
     if st.heads_first or op.heads_first:

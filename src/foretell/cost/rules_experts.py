@@ -13,9 +13,14 @@ def router(e: Emitter, op: Router, x: Tensor) -> Tensor:
     """Scores in fp32 (softmax or sigmoid kept), and the choice of ``top_k``."""
     trains = e.weights.trains(op)
     logits = e.tape.node(
-        op.name, [x], e.size(op.experts, 4.0, "sp"), saved=[x] if trains else [], wgrad=e.weights.gradient(op),
-        trainable=trains, unit=4.0,
-    )  # fmt: skip
+        op.name,
+        [x],
+        e.size(op.experts, 4.0, "sp"),
+        saved=[x] if trains else [],
+        wgrad=e.weights.gradient(op),
+        trainable=trains,
+        unit=4.0,
+    )
     scores = e.tape.node(f"{op.name}.{op.score}", [logits], e.size(op.experts, 4.0, "sp"), unit=4.0)
     e.tape.nodes[-1].saved = (scores,) if scores.grad else ()
     index = e.tape.extra(f"{op.name}.index", e.size(op.top_k, 8.0, "sp"))
@@ -44,10 +49,16 @@ def experts(e: Emitter, op: Experts, x: Tensor, probs: Tensor) -> Tensor:
     first = op.ffn * (2 if op.gated else 1)
     work, bwork = e.weights.weight_copy(op)
     up = e.tape.node(
-        f"{op.name}.up", [dispatched], e.size(k * first, st.compute, "rt"),
+        f"{op.name}.up",
+        [dispatched],
+        e.size(k * first, st.compute, "rt"),
         saved=[dispatched, *cast_weights(e, op, trains)] if trains else [],
-        wgrad=e.weights.gradient(op, 0), trainable=trains, work=work, bwork=bwork, unit=st.compute,
-    )  # fmt: skip
+        wgrad=e.weights.gradient(op, 0),
+        trainable=trains,
+        work=work,
+        bwork=bwork,
+        unit=st.compute,
+    )
     hidden = e.size(k * op.ffn, st.compute, "rt")
     if op.gated and st.gate == "eager":
         a = e.tape.node(f"{op.name}.{op.fn}", [up], hidden, saved=[up])
@@ -58,16 +69,32 @@ def experts(e: Emitter, op: Experts, x: Tensor, probs: Tensor) -> Tensor:
             saved.append(e.tape.extra(f"{op.name}.act_out", hidden))
         mid = e.tape.node(f"{op.name}.{op.fn}", [up], hidden, saved=saved)
     down = e.tape.node(
-        f"{op.name}.down", [mid], routed, saved=[mid] if trains else [], wgrad=e.weights.gradient(op, 1),
-        trainable=trains, work=work, bwork=bwork, unit=st.compute,
-    )  # fmt: skip
+        f"{op.name}.down",
+        [mid],
+        routed,
+        saved=[mid] if trains else [],
+        wgrad=e.weights.gradient(op, 1),
+        trainable=trains,
+        work=work,
+        bwork=bwork,
+        unit=st.compute,
+    )
     if st.experts == "alltoall":  # probabilities were applied inside; un-sorting and combining keep indices only
         down = e.tape.node(f"{op.name}.unsort", [down], routed, work=routed.as_category("temporaries"))
         return e.tape.node(
-            f"{op.name}.combine", [down], e.size(op.dim, st.compute, "sp"), work=routed.as_category("temporaries"),
-            extends=frame, saved=[e.tape.extra(f"{op.name}.rows", e.size(k * 20, 1.0, "sp"))], unit=st.compute,
-        )  # fmt: skip
+            f"{op.name}.combine",
+            [down],
+            e.size(op.dim, st.compute, "sp"),
+            work=routed.as_category("temporaries"),
+            extends=frame,
+            saved=[e.tape.extra(f"{op.name}.rows", e.size(k * 20, 1.0, "sp"))],
+            unit=st.compute,
+        )
     return e.tape.node(
-        f"{op.name}.combine", [down, probs], e.size(op.dim, st.compute, "sp"), saved=[down, probs],
-        work=e.work(k * op.dim, st.compute, "r"), unit=st.compute,
-    )  # fmt: skip
+        f"{op.name}.combine",
+        [down, probs],
+        e.size(op.dim, st.compute, "sp"),
+        saved=[down, probs],
+        work=e.work(k * op.dim, st.compute, "r"),
+        unit=st.compute,
+    )

@@ -34,9 +34,16 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
         bwork = bwork + e.work(op.d_out, st.compute, "1")
     saved = [*([x] if trains else []), *frozen_saves(e, op, x), *cast_weights(e, op, trains)]
     out = e.tape.node(
-        op.name, [x], e.size(op.d_out, inner, out_shard), saved=saved, work=work, bwork=bwork,
-        wgrad=plan.gradient(op), trainable=trains, unit=inner,
-    )  # fmt: skip
+        op.name,
+        [x],
+        e.size(op.d_out, inner, out_shard),
+        saved=saved,
+        work=work,
+        bwork=bwork,
+        wgrad=plan.gradient(op),
+        trainable=trains,
+        unit=inner,
+    )
     if st.quantized_stream and plan.quantized(op):
         out = cast(e, out, given.unit, out_shard, op.d_out, f"{op.name}.back")
     if plan.scaled(op):
@@ -121,9 +128,14 @@ def lora(e: Emitter, op: Linear | Head, x: Tensor, base: Tensor, adapter: Any, i
         unit=unit,
     )
     b = e.tape.node(
-        f"{op.name}.lora_B", [a], e.size(adapter.outputs, unit, out_shard), saved=[a], wgrad=adapter.grad_b, trainable=True,
+        f"{op.name}.lora_B",
+        [a],
+        e.size(adapter.outputs, unit, out_shard),
+        saved=[a],
+        wgrad=adapter.grad_b,
+        trainable=True,
         unit=unit,
-    )  # fmt: skip
+    )
     if adapter.outputs < d_out:
         b = e.tape.node(f"{op.name}.lora_pad", [b], e.size(d_out, unit, out_shard), saved=[b], unit=unit)
     result = base.unit

@@ -114,9 +114,14 @@ def embedding(e: Emitter, op: Embedding, *_: Tensor) -> Tensor:
     ids = e.tape.extra(f"{op.name}.ids", e.size(1, 8.0, "1"))
     trains = e.weights.trains(op)
     out = e.tape.node(
-        op.name, [], e.size(op.dim, e.style.residual, "sp"), saved=[ids], wgrad=e.weights.gradient(op), trainable=trains,
+        op.name,
+        [],
+        e.size(op.dim, e.style.residual, "sp"),
+        saved=[ids],
+        wgrad=e.weights.gradient(op),
+        trainable=trains,
         unit=e.style.residual,
-    )  # fmt: skip
+    )
     out.grad = out.grad or e.input_grad
     return out
 

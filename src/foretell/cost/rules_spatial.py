@@ -24,10 +24,14 @@ def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
     if op.positions:
         e.rows, e.per = "B", float(op.positions)
     return e.tape.node(
-        op.name, source, e.size(op.c_out, st.compute, shard), saved=[*source, *copies] if trains else copies,
+        op.name,
+        source,
+        e.size(op.c_out, st.compute, shard),
+        saved=[*source, *copies] if trains else copies,
         wgrad=e.weights.gradient(op),
-        trainable=trains, unit=st.compute,
-    )  # fmt: skip
+        trainable=trains,
+        unit=st.compute,
+    )
 
 
 @rule(Pool)
@@ -55,6 +59,11 @@ def scan(e: Emitter, op: Scan, *xs: Tensor) -> Tensor:
     states = e.tape.extra(f"{op.name}.states", e.size(stored, 4.0, "tp"))
     trains = e.weights.trains(op)
     return e.tape.node(
-        op.name, list(xs), e.size(op.d_inner, e.style.compute, "tp"), saved=[*xs, states],
-        wgrad=e.weights.gradient(op), trainable=trains, unit=e.style.compute,
-    )  # fmt: skip
+        op.name,
+        list(xs),
+        e.size(op.d_inner, e.style.compute, "tp"),
+        saved=[*xs, states],
+        wgrad=e.weights.gradient(op),
+        trainable=trains,
+        unit=e.style.compute,
+    )

@@ -46,13 +46,27 @@ class Tape:
         """Record a node with one output of ``size`` bytes (``view``: shares the first input's storage)."""
         grad = trainable or any(t.grad for t in ins)
         out = Tensor(
-            name, ins[0].size if view and size is None else (size or Lin()), grad, ins[0] if view else None,
+            name,
+            ins[0].size if view and size is None else (size or Lin()),
+            grad,
+            ins[0] if view else None,
             unit if unit is not None else (ins[0].unit if ins else 2.0),
-        )  # fmt: skip
+        )
         self.nodes.append(
-            Node(name, tuple(ins), (out,), tuple(saved) if grad else (), work or Lin(), bwork or Lin(), wgrad or Lin(),
-                 passes or view, grad_size, inplace, tuple(extends))
-        )  # fmt: skip
+            Node(
+                name,
+                tuple(ins),
+                (out,),
+                tuple(saved) if grad else (),
+                work or Lin(),
+                bwork or Lin(),
+                wgrad or Lin(),
+                passes or view,
+                grad_size,
+                inplace,
+                tuple(extends),
+            )
+        )
         return out
 
     def extra(self, name: str, size: Lin) -> Tensor:

@@ -79,9 +79,13 @@ def folders(arch: Architecture, run: Run) -> list[StageFolder]:
     """What assembles each stage of a run."""
     profile, adapter = run.profile, run.recipe.adapter
     plan = WeightPlan(
-        run.recipe, run.formats, run.optimizer, fused_wgrad=run.style.main_grad_fusion, quantizes_head=profile.quantizes_head,
+        run.recipe,
+        run.formats,
+        run.optimizer,
+        fused_wgrad=run.style.main_grad_fusion,
+        quantizes_head=profile.quantizes_head,
         dequantized=profile.dequantized,
-    )  # fmt: skip
+    )
     if profile.rewrite:
         arch = REWRITES[profile.rewrite](arch)
     if adapter is not None and adapter.kind in ("adapter", "adapter-v2"):
@@ -109,9 +113,17 @@ def sizes_of(run: Run) -> Sizes:
     """The numbers of a run that its linear forms are evaluated at."""
     r, p = run.recipe, run.par
     return Sizes(
-        micro_batch=r.micro_batch, seq_len=r.seq_len, encoder_seq_len=r.encoder_seq_len or r.seq_len, dp=p.dp, tp=p.tp,
-        cp=p.cp, ep=p.ep, etp=p.expert_tp, sp=bool(p.sp), hsdp_replicas=p.hsdp_replicas,
-    )  # fmt: skip
+        micro_batch=r.micro_batch,
+        seq_len=r.seq_len,
+        encoder_seq_len=r.encoder_seq_len or r.seq_len,
+        dp=p.dp,
+        tp=p.tp,
+        cp=p.cp,
+        ep=p.ep,
+        etp=p.expert_tp,
+        sp=bool(p.sp),
+        hsdp_replicas=p.hsdp_replicas,
+    )
 
 
 def highest(points: tuple[Point, ...], basis: Basis) -> tuple[Point, float]:
@@ -138,9 +150,7 @@ def training_memory(arch: Architecture, run: Run) -> list[StageMemory]:
     return out
 
 
-PARTS = (
-    ("weights", "adapters"), ("gradients",), ("master_weights", "optimizer_state"), ("activations", "logits"),
-)  # fmt: skip
+PARTS = (("weights", "adapters"), ("gradients",), ("master_weights", "optimizer_state"), ("activations", "logits"))
 """What authors list when they add up a run's memory: parameters, gradients, optimizer states, activations."""
 
 

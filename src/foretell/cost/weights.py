@@ -100,10 +100,16 @@ class WeightPlan:
         elements = {} if fixed else {a_shard: a}
         elements[b_shard] = elements.get(b_shard, 0) + b
         return AdapterOnLinear(
-            rank=spec.rank, unit=width, cast_input=self.peft_casts, dropout=spec.dropout or 0.0,
-            grad_a=Lin() if fixed else Lin.of("gradients", LOCAL[a_shard], a * width), frozen={a_shard: a} if fixed else {},
-            grad_b=Lin.of("gradients", LOCAL[b_shard], b * width), elements=elements, outputs=outputs,
-        )  # fmt: skip
+            rank=spec.rank,
+            unit=width,
+            cast_input=self.peft_casts,
+            dropout=spec.dropout or 0.0,
+            grad_a=Lin() if fixed else Lin.of("gradients", LOCAL[a_shard], a * width),
+            frozen={a_shard: a} if fixed else {},
+            grad_b=Lin.of("gradients", LOCAL[b_shard], b * width),
+            elements=elements,
+            outputs=outputs,
+        )
 
     def scaled(self, op: Operator) -> float:
         """Elements that LLaMA-Adapter v2 (arXiv 2304.15010) adds to a matrix: a bias and a scale of each output."""
