@@ -79,11 +79,19 @@ def attention(
     extra = (Weight(f"{p}sinks", (heads,), "tp"),) if sinks else ()
     ops.append(
         Attention(
-            name=f"{p}attn", ins=(now["q"],) if foreign_kv else (now["q"], now["k"], now["v"]), heads=heads,
-            kv_heads=kv_heads, head_dim=head_dim, v_dim=v_dim, causal=causal, window=window, extra=extra,
-            dropout=dropout, fused=not eager,
+            name=f"{p}attn",
+            ins=(now["q"],) if foreign_kv else (now["q"], now["k"], now["v"]),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            v_dim=v_dim,
+            causal=causal,
+            window=window,
+            extra=extra,
+            dropout=dropout,
+            fused=not eager,
         )
-    )  # fmt: skip
+    )
     if gate:
         ops.append(Gate(name=f"{p}attn_gate", ins=(names["q"], f"{p}attn"), fn="sigmoid", features=heads * v_dim))
     ops.append(Linear(name=f"{p}{out}", d_in=heads * v_dim, d_out=hidden, bias=o_bias, split="row"))

@@ -96,19 +96,33 @@ def moe(
     source, width = x, latent or hidden
     ops: list[Operator] = [
         Router(
-            name="router", ins=(router_in or x,), dim=hidden, experts=experts, top_k=top_k, bias=router_bias,
-            score=score, extra=router_extra,  # type: ignore[arg-type]
+            name="router",
+            ins=(router_in or x,),
+            dim=hidden,
+            experts=experts,
+            top_k=top_k,
+            bias=router_bias,
+            score=score,  # type: ignore[arg-type]
+            extra=router_extra,
         )
-    ]  # fmt: skip
+    ]
     if latent:
         ops.append(Linear(name="latent_down", ins=(x,), d_in=hidden, d_out=latent, bias=latent_bias))
         source = "latent_down"
     ops.append(
         Experts(
-            name="experts", ins=(source, "router"), dim=width, ffn=ffn, experts=experts, top_k=top_k, gated=gated,
-            fn=fn, bias=bias, dense=dense,
+            name="experts",
+            ins=(source, "router"),
+            dim=width,
+            ffn=ffn,
+            experts=experts,
+            top_k=top_k,
+            gated=gated,
+            fn=fn,
+            bias=bias,
+            dense=dense,
         )
-    )  # fmt: skip
+    )
     if latent:
         ops.append(Linear(name="latent_up", d_in=latent, d_out=hidden, bias=latent_bias))
     routed = ops[-1].name

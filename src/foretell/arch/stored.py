@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from foretell.arch.architecture import Architecture, Block
 
 BYTES = {
-    "float64": 8.0, "float32": 4.0, "float": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float8_e4m3fn": 1.0,
-    "float8_e5m2": 1.0, "int8": 1.0,
-}  # fmt: skip
+    "float64": 8.0,
+    "float32": 4.0,
+    "float": 4.0,
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "half": 2.0,
+    "float8_e4m3fn": 1.0,
+    "float8_e5m2": 1.0,
+    "int8": 1.0,
+}
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+|\*)(\*?)(?:\.(.*))?$")
 _MIXERS = ("self_attn", "attn", "linear_attn", "mixer", "mamba", "attention")
 _FEEDS = ("mlp", "ffn", "mixer", "feed_forward", "block_sparse_moe")

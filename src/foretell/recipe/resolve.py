@@ -98,9 +98,11 @@ def _formats(recipe: TrainingRecipe, profile: Profile) -> Formats:
     base = profile.formats.get(recipe.precision)
     if base is None:
         raise CombinationError(
-            f"is not a precision that {profile.name} trains in", field="precision", value=recipe.precision,
+            f"is not a precision that {profile.name} trains in",
+            field="precision",
+            value=recipe.precision,
             allowed=sorted(profile.formats),
-        )  # fmt: skip
+        )
     changes: dict[str, str | None] = {}
     for name in ("param", "grad", "optim", "compute"):
         given = getattr(recipe, f"{name}_dtype")

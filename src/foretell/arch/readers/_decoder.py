@@ -19,11 +19,14 @@ def stack(name: str, layers: Sequence[Hashable], make: Any, *, width: int, strea
     keys = list(dict.fromkeys(layers))
     blocks = tuple(
         Block(
-            name=str(key) if len(keys) > 1 else "layer", ops=tuple(make(key)), width=width,
-            stream=stream, positions=positions,  # type: ignore[arg-type]
+            name=str(key) if len(keys) > 1 else "layer",
+            ops=tuple(make(key)),
+            width=width,
+            stream=stream,  # type: ignore[arg-type]
+            positions=positions,
         )
         for key in keys
-    )  # fmt: skip
+    )
     return Stack(name=name, blocks=blocks, pattern=tuple(keys.index(key) for key in layers))
 
 

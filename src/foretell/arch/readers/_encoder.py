@@ -78,11 +78,16 @@ def mha(
         for which, src, n in (("q", q, heads), ("k", k, kv)):
             ops.append(
                 Norm(
-                    name=f"{p}{which}_norm", ins=(src,), dim=d, groups=n, kind=qk_norm.kind,
+                    name=f"{p}{which}_norm",
+                    ins=(src,),
+                    dim=d,
+                    groups=n,
+                    kind=qk_norm.kind,
                     bias=qk_norm.bias,
-                    affine=qk_norm.affine, split=True,
+                    affine=qk_norm.affine,
+                    split=True,
                 )
-            )  # fmt: skip
+            )
         q, k = f"{p}q_norm", f"{p}k_norm"
     if rotary:
         ops.append(Rope(name=f"{p}q_rope", ins=(q,), heads=heads, dim=d, rotary=rotary))
@@ -90,10 +95,20 @@ def mha(
         q, k = f"{p}q_rope", f"{p}k_rope"
     ops.append(
         Attention(
-            name=f"{p}attn", ins=(q, k, v), heads=heads, kv_heads=kv, head_dim=d, v_dim=d, causal=causal,
-            window=window, memory="cross" if memory else "self", extra=extra, fused=fused, dropout=dropout,
+            name=f"{p}attn",
+            ins=(q, k, v),
+            heads=heads,
+            kv_heads=kv,
+            head_dim=d,
+            v_dim=d,
+            causal=causal,
+            window=window,
+            memory="cross" if memory else "self",
+            extra=extra,
+            fused=fused,
+            dropout=dropout,
         )
-    )  # fmt: skip
+    )
     ops.append(Linear(name=f"{p}o_proj", d_in=q_w, d_out=out or hidden, bias=o_bias, split="row"))
     return ops
 
@@ -250,8 +265,11 @@ def single(
         embed=Block(name="embed", ops=tuple(embed), width=0, stream=embed_stream, positions=embed_positions),
         stacks=tuple(stacks),
         head=Block(
-            name="head", ops=tuple(head), width=head_width or hidden,
-            stream=head_stream or embed_stream, positions=head_positions,
+            name="head",
+            ops=tuple(head),
+            width=head_width or hidden,
+            stream=head_stream or embed_stream,
+            positions=head_positions,
         ),
         hidden=hidden,
         vocab=vocab,
@@ -262,4 +280,4 @@ def single(
         max_positions=max_positions,
         tied=tied,
         notes=tuple(notes),
-    )  # fmt: skip
+    )

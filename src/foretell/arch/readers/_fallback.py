@@ -18,10 +18,24 @@ _KEYS: dict[str, tuple[str, ...]] = {
 """What a decoder needs, under any of its names."""
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _UNREADABLE = (
-    "state_size", "ssm_state_size", "mamba_d_state", "linear_num_value_heads", "linear_attn_config", "conv_L_cache",
-    "hybrid_override_pattern", "layers_block_type", "attn_layer_period", "block_configs", "block_types", "hc_mult",
-    "compress_ratios", "encoder_layers", "num_decoder_layers", "is_encoder_decoder", "_class_name",
-)  # fmt: skip
+    "state_size",
+    "ssm_state_size",
+    "mamba_d_state",
+    "linear_num_value_heads",
+    "linear_attn_config",
+    "conv_L_cache",
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "attn_layer_period",
+    "block_configs",
+    "block_types",
+    "hc_mult",
+    "compress_ratios",
+    "encoder_layers",
+    "num_decoder_layers",
+    "is_encoder_decoder",
+    "_class_name",
+)
 """Keys of layers that are no plain decoder layers: a guess would be wrong by far."""
 _TEXT = ("text_config", "llm_config", "language_config")
 

@@ -32,9 +32,12 @@ class Sizes:
     def facts(self) -> dict[str, Any]:
         """The keyword arguments of :func:`decoder` that repeat these sizes."""
         return {
-            "hidden": self.hidden, "vocab": self.vocab, "heads": self.heads, "kv_heads": self.kv_heads,
+            "hidden": self.hidden,
+            "vocab": self.vocab,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
             "head_dim": self.head_dim,
-        }  # fmt: skip
+        }
 
 
 def sizes(cfg: Config) -> Sizes:
@@ -172,21 +175,39 @@ def mixer(
     """The attention sub-layer of a style."""
     turn = rotary_dim(cfg, size.head_dim, style.rotary) if rotary is None else rotary
     return attention(
-        PLACES[style.place][0], hidden=size.hidden, heads=size.heads, kv_heads=size.kv_heads,
-        head_dim=size.head_dim, qkv_bias=flag(cfg, style.qkv_bias), o_bias=flag(cfg, style.o_bias),
-        rotary=turn, window=window, sinks=sinks, fused=style.fused_qkv, out=style.out, eager=style.eager,
+        PLACES[style.place][0],
+        hidden=size.hidden,
+        heads=size.heads,
+        kv_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        qkv_bias=flag(cfg, style.qkv_bias),
+        o_bias=flag(cfg, style.o_bias),
+        rotary=turn,
+        window=window,
+        sinks=sinks,
+        fused=style.fused_qkv,
+        out=style.out,
+        eager=style.eager,
         qk_norm=replace(style.qk_kind, shared_weight=style.qk_norm != "own") if style.qk_norm else None,
-        qk_norm_per_head=style.qk_norm != "full", norm_after_rope=style.norm_after_rope,
+        qk_norm_per_head=style.qk_norm != "full",
+        norm_after_rope=style.norm_after_rope,
         dropout=cfg.float("attn_pdrop" if cfg.has("attn_pdrop") else "attention_dropout", 0.0),
-    )  # fmt: skip
+    )
 
 
 def dense_ffn(cfg: Config, style: Style, size: Sizes, ffn: int) -> list[Operator]:
     """The dense feed-forward sub-layer of a style."""
     return mlp(
-        PLACES[style.place][1], hidden=size.hidden, ffn=ffn, fn=activation(cfg, style.act), gated=style.gated,
-        bias=flag(cfg, style.mlp_bias), up=style.up, down=style.down, fused=style.fused_mlp,
-    )  # fmt: skip
+        PLACES[style.place][1],
+        hidden=size.hidden,
+        ffn=ffn,
+        fn=activation(cfg, style.act),
+        gated=style.gated,
+        bias=flag(cfg, style.mlp_bias),
+        up=style.up,
+        down=style.down,
+        fused=style.fused_mlp,
+    )
 
 
 def dense_decoder(
@@ -209,18 +230,23 @@ def dense_decoder(
 
     def make(key: str) -> list[Operator]:
         mix = mixer(
-            cfg, style, size, window=window if key.startswith("sliding") else 0,
-            rotary=0 if key.endswith("-norope") else None,
-        )  # fmt: skip
+            cfg, style, size, window=window if key.startswith("sliding") else 0, rotary=0 if key.endswith("-norope") else None
+        )
         ffn_ops = make_ffn() if make_ffn else dense_ffn(cfg, style, size, ffn)
         return layer(mix, ffn_ops, hidden=size.hidden, place=style.place, kind=style.norm, dropout=p_mlp, mixer_dropout=p)
 
     return decoder(
-        cfg, stack("layers", keys, make, width=size.hidden), embed=embed,
+        cfg,
+        stack("layers", keys, make, width=size.hidden),
+        embed=embed,
         final=[replace(style.norm, name="norm", dim=size.hidden)] if final is None else final,
-        head_bias=flag(cfg, style.head_bias), ffn=ffn, max_positions=max_positions(cfg),
-        tied=facts.pop("tied", cfg.bool("tie_word_embeddings", False)), **size.facts(), **facts,
-    )  # fmt: skip
+        head_bias=flag(cfg, style.head_bias),
+        ffn=ffn,
+        max_positions=max_positions(cfg),
+        tied=facts.pop("tied", cfg.bool("tie_word_embeddings", False)),
+        **size.facts(),
+        **facts,
+    )
 
 
 def embed_dropout(cfg: Config, hidden: int, *keys: str) -> list[Operator]:

@@ -38,12 +38,16 @@ def mamba1(
     ops += [
         Linear(name="dt_proj", ins=(dt,), d_in=dt_rank, d_out=inner, bias=True, split="col"),
         Scan(
-            name="scan", ins=("conv1d", "dt_proj", rest), kind="mamba1", d_inner=inner, state=inner * state,
+            name="scan",
+            ins=("conv1d", "dt_proj", rest),
+            kind="mamba1",
+            d_inner=inner,
+            state=inner * state,
             extra=(Weight("A_log", (inner, state), "tp"), Weight("D", (inner,), "tp")),
         ),
         Gate(name="gated", ins=("in_proj", "scan"), fn="silu", features=inner),
         Linear(name="out_proj", d_in=inner, d_out=hidden, bias=proj_bias, split="row"),
-    ]  # fmt: skip
+    ]
     return ops
 
 
@@ -103,29 +107,37 @@ def delta_net(
         mixed, z, decay = ("in_proj_qkvz",), "in_proj_qkvz", ("in_proj_ba",)
     elif layout == "qkv":
         ops = [
-            col("in_proj_qkv", wide), col("in_proj_z", values), col("in_proj_b", value_heads),
+            col("in_proj_qkv", wide),
+            col("in_proj_z", values),
+            col("in_proj_b", value_heads),
             col("in_proj_a", value_heads),
-        ]  # fmt: skip
+        ]
         mixed, z, decay = ("in_proj_qkv",), "in_proj_z", ("in_proj_b", "in_proj_a")  # type: ignore[assignment]
     else:
         ops = [
-            col("q_proj", keys), col("k_proj", keys), col("v_proj", values), col("a_proj", value_heads),
-            col("b_proj", value_heads), col("g_proj", values),
-        ]  # fmt: skip
+            col("q_proj", keys),
+            col("k_proj", keys),
+            col("v_proj", values),
+            col("a_proj", value_heads),
+            col("b_proj", value_heads),
+            col("g_proj", values),
+        ]
         mixed, z, decay = ("q_proj", "k_proj", "v_proj"), "g_proj", ("b_proj", "a_proj")  # type: ignore[assignment]
     ops += [
-        Conv(
-            name="conv1d", ins=mixed, c_in=wide, c_out=wide, kernel=(kernel,), groups=wide, bias=False, split=True
-        ),
+        Conv(name="conv1d", ins=mixed, c_in=wide, c_out=wide, kernel=(kernel,), groups=wide, bias=False, split=True),
         Scan(
-            name="scan", ins=("conv1d", *decay), kind="delta", d_inner=values, state=value_heads * key_dim * value_dim,
+            name="scan",
+            ins=("conv1d", *decay),
+            kind="delta",
+            d_inner=values,
+            state=value_heads * key_dim * value_dim,
             stored=value_heads * CHUNK,
             extra=(Weight("dt_bias", (value_heads,), "tp"), Weight("A_log", (value_heads,), "tp")),
         ),
         Norm(name="mixer_norm", dim=value_dim, groups=value_heads, split=True),
         Gate(name="gated", ins=(z, "mixer_norm"), fn="silu", features=values),
         Linear(name="out_proj", d_in=values, d_out=hidden, split="row"),
-    ]  # fmt: skip
+    ]
     return ops
 
 
@@ -150,21 +162,33 @@ def kimi_delta(x: str, *, hidden: int, heads: int, head_dim: int, kernel: int, f
         ]
     gate = gates[-1].name
     return [
-        col("q_proj", wide), col("k_proj", wide), col("v_proj", wide),
+        col("q_proj", wide),
+        col("k_proj", wide),
+        col("v_proj", wide),
         Conv(
-            name="conv1d", ins=("q_proj", "k_proj", "v_proj"), c_in=3 * wide, c_out=3 * wide, kernel=(kernel,),
-            groups=3 * wide, bias=False, split=True,
+            name="conv1d",
+            ins=("q_proj", "k_proj", "v_proj"),
+            c_in=3 * wide,
+            c_out=3 * wide,
+            kernel=(kernel,),
+            groups=3 * wide,
+            bias=False,
+            split=True,
         ),
         *gates,
         Scan(
-            name="scan", ins=("conv1d", "f_b_proj", "b_proj"), kind="kda", d_inner=wide,
-            state=heads * head_dim * head_dim, stored=heads * CHUNK,
+            name="scan",
+            ins=("conv1d", "f_b_proj", "b_proj"),
+            kind="kda",
+            d_inner=wide,
+            state=heads * head_dim * head_dim,
+            stored=heads * CHUNK,
             extra=(Weight("dt_bias", (wide,), "tp"), Weight("A_log", (heads,), "tp")),
         ),
         Norm(name="o_norm", dim=head_dim, groups=heads, split=True),
         Gate(name="gated", ins=(gate, "o_norm"), fn="sigmoid", features=wide),
         Linear(name="o_proj", d_in=wide, d_out=hidden, split="row"),
-    ]  # fmt: skip
+    ]
 
 
 def bare(name: str, *shapes: tuple[int, ...]) -> Parameters:

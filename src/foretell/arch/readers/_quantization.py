@@ -19,11 +19,26 @@ from foretell.errors import ConfigError
 NVFP4 = 4 + 8 / 16
 MXFP4 = 4 + 8 / 32
 _ALGORITHMS: dict[str, float] = {
-    "FP8": 8.0, "FP8_PER_CHANNEL_PER_TOKEN": 8.0, "FP8_PB_WO": 8 + 32 / 128**2, "FP8_PB_REAL": 8 + 32 / 128**2,
-    "FP8_BLOCK_SCALES": 8 + 32 / 128**2, "NVFP4": NVFP4, "NVFP4_AWQ": NVFP4, "W4A16_NVFP4": NVFP4, "W4A8_NVFP4_FP8": NVFP4,
-    "W4A8_MXFP4_FP8": MXFP4, "MXFP4": MXFP4, "MXFP8": 8 + 8 / 32, "INT8": 8.0, "W8A8_SQ_PER_CHANNEL": 8.0, "W8A16": 8.0,
-    "W4A16": 4 + 16 / 128, "INT4_AWQ": 4 + 16 / 128, "W4A16_AWQ": 4 + 16 / 128, "W4A8_AWQ": 4 + 16 / 128,
-}  # fmt: skip
+    "FP8": 8.0,
+    "FP8_PER_CHANNEL_PER_TOKEN": 8.0,
+    "FP8_PB_WO": 8 + 32 / 128**2,
+    "FP8_PB_REAL": 8 + 32 / 128**2,
+    "FP8_BLOCK_SCALES": 8 + 32 / 128**2,
+    "NVFP4": NVFP4,
+    "NVFP4_AWQ": NVFP4,
+    "W4A16_NVFP4": NVFP4,
+    "W4A8_NVFP4_FP8": NVFP4,
+    "W4A8_MXFP4_FP8": MXFP4,
+    "MXFP4": MXFP4,
+    "MXFP8": 8 + 8 / 32,
+    "INT8": 8.0,
+    "W8A8_SQ_PER_CHANNEL": 8.0,
+    "W8A16": 8.0,
+    "W4A16": 4 + 16 / 128,
+    "INT4_AWQ": 4 + 16 / 128,
+    "W4A16_AWQ": 4 + 16 / 128,
+    "W4A8_AWQ": 4 + 16 / 128,
+}
 """ModelOpt's algorithm names -> stored bits per element (source: NVIDIA TensorRT-Model-Optimizer, 2025)."""
 
 
@@ -35,9 +50,13 @@ class _Reader:
 
     def error(self, field: str, value: object, allowed: str) -> ConfigError:
         return ConfigError(
-            "cannot be used", field=f"quantization_config.{field}", value=value, allowed=allowed, where=self.where,
+            "cannot be used",
+            field=f"quantization_config.{field}",
+            value=value,
+            allowed=allowed,
+            where=self.where,
             hint="correct the value",
-        )  # fmt: skip
+        )
 
     def number(self, *keys: str, default: float) -> float:
         for key in keys:
@@ -239,7 +258,11 @@ def read_quantization(
     read = METHODS.get(str(method).lower())
     if read is None:
         raise ConfigError(
-            "is not a quantisation method that is known", field="quantization_config.quant_method", value=method,
-            allowed=sorted(METHODS), where=where, hint="correct the name, or remove quantization_config",
-        )  # fmt: skip
+            "is not a quantisation method that is known",
+            field="quantization_config.quant_method",
+            value=method,
+            allowed=sorted(METHODS),
+            where=where,
+            hint="correct the name, or remove quantization_config",
+        )
     return read(_Reader(found, where))

@@ -80,9 +80,15 @@ def sparse_decoder(
     trunk = stack("layers", keys, make, width=size.hidden)
     found = next((op for b in trunk.blocks for op in b.ops if hasattr(op, "experts") and hasattr(op, "ffn")), None)
     return decoder(
-        cfg, trunk, final=[replace(style.norm, name="norm", dim=size.hidden)],
+        cfg,
+        trunk,
+        final=[replace(style.norm, name="norm", dim=size.hidden)],
         head_bias=cfg.bool(style.head_bias, False) if isinstance(style.head_bias, str) else style.head_bias,
-        ffn=facts.pop("ffn", dense), max_positions=max_positions(cfg),
-        experts=getattr(found, "experts", 0), top_k=getattr(found, "top_k", 0),
-        tied=facts.pop("tied", cfg.bool("tie_word_embeddings", False)), **size.facts(), **facts,
-    )  # fmt: skip
+        ffn=facts.pop("ffn", dense),
+        max_positions=max_positions(cfg),
+        experts=getattr(found, "experts", 0),
+        top_k=getattr(found, "top_k", 0),
+        tied=facts.pop("tied", cfg.bool("tie_word_embeddings", False)),
+        **size.facts(),
+        **facts,
+    )

@@ -29,9 +29,11 @@ def reading_notes(cfg: Config) -> tuple[str, ...]:
     filled = [
         f"{key} = {value}"
         for key in _VITAL
-        if key in cfg.read and key not in cfg.raw and isinstance(value := cfg.defaults.get(key), int)
+        if key in cfg.read
+        and key not in cfg.raw
+        and isinstance(value := cfg.defaults.get(key), int)
         and not any(cfg.aliases.get(alias) == key for alias in cfg.raw)
-    ]  # fmt: skip
+    ]
     if filled:
         notes.append(f"taken from the default of {cfg.model_type}, because the file does not say: {', '.join(filled)}")
     return tuple(notes)

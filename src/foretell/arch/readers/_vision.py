@@ -61,16 +61,27 @@ def patches(name: str, cfg: Config, *, channels: int, hidden: int, positions: in
     """The strided convolution that cuts images (or ``frames``-frame clips) into patches."""
     kernel = pair(cfg, "patch_size")
     return Conv(
-        name=name, c_in=channels, c_out=hidden, kernel=(frames, *kernel) if frames else kernel, bias=bias,
-        positions=positions, source=positions * kernel[0] * kernel[1] * max(1, frames),
-    )  # fmt: skip
+        name=name,
+        c_in=channels,
+        c_out=hidden,
+        kernel=(frames, *kernel) if frames else kernel,
+        bias=bias,
+        positions=positions,
+        source=positions * kernel[0] * kernel[1] * max(1, frames),
+    )
 
 
 def vit_layer(
-    *, hidden: int, heads: int, ffn: int, fn: str = "gelu", bias: bool = True, packed: bool = False,
+    *,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    fn: str = "gelu",
+    bias: bool = True,
+    packed: bool = False,
     rotary: int = 0,
     dropout: float = 0.0,
-) -> list[Operator]:  # fmt: skip
+) -> list[Operator]:
     """The pre-norm layer of ViT, CLIP and SigLIP: attention and a two-matrix MLP, everything with biases."""
 
     def attend(x: str) -> list[Operator]:

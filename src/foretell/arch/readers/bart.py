@@ -62,10 +62,13 @@ def bart(cfg: Config) -> Architecture:
     stacks = [
         once("encoder_embed", embed(vocab, shared and tied), width=0, stream="encoder"),
         layers(
-            "encoder", _layer(cfg, hidden, encoder_heads, cfg.int("encoder_ffn_dim", low=1), False, pre),
-            cfg.int("encoder_layers", low=1), width=hidden, stream="encoder",
+            "encoder",
+            _layer(cfg, hidden, encoder_heads, cfg.int("encoder_ffn_dim", low=1), False, pre),
+            cfg.int("encoder_layers", low=1),
+            width=hidden,
+            stream="encoder",
         ),
-    ]  # fmt: skip
+    ]
     if pre:
         stacks.append(_norm("encoder_norm", hidden, "encoder"))
     decoder = _layer(cfg, hidden, heads, ffn, True, pre)
@@ -88,10 +91,20 @@ def bart(cfg: Config) -> Architecture:
         extra = Parameters(name="shared_table", shapes=((vocab, hidden),), shard="tp", role="embedding")
         body.append(extra)
     return single(
-        cfg, family="encoder-decoder", embed=body, stacks=stacks, head=head, hidden=hidden, vocab=target,
+        cfg,
+        family="encoder-decoder",
+        embed=body,
+        stacks=stacks,
+        head=head,
+        hidden=hidden,
+        vocab=target,
         heads=heads,
-        head_dim=head_dim, ffn=ffn, max_positions=rows, tied=tied, notes=notes,
-    )  # fmt: skip
+        head_dim=head_dim,
+        ffn=ffn,
+        max_positions=rows,
+        tied=tied,
+        notes=notes,
+    )
 
 
 def _norm(name: str, hidden: int, stream: Stream) -> Stack:

@@ -19,10 +19,14 @@ from foretell.arch.readers._registry import reader
 
 _LM = ("ForMaskedLM", "ForCausalLM", "LMHeadModel", "ForPreTraining")
 TASKS = (
-    "Model", *_LM, "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering",
+    "Model",
+    *_LM,
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
     "ForMultipleChoice",
     "ForNextSentencePrediction",
-)  # fmt: skip
+)
 _ROBERTA = ("roberta", "xlm-roberta", "camembert")
 
 
@@ -67,10 +71,20 @@ def bert(cfg: Config) -> Architecture:
     )
     trunk = _albert(cfg, layer, depth, hidden) if family == "albert" else layers("layers", layer, depth, width=hidden)
     return single(
-        cfg, family="encoder", embed=embed, stacks=[trunk],
-        head=_head(cfg, family, kind, hidden, narrow, vocab, tied), hidden=hidden, vocab=vocab, heads=heads,
-        head_dim=head_dim, ffn=ffn, max_positions=rows, tied=tied, notes=notes,
-    )  # fmt: skip
+        cfg,
+        family="encoder",
+        embed=embed,
+        stacks=[trunk],
+        head=_head(cfg, family, kind, hidden, narrow, vocab, tied),
+        hidden=hidden,
+        vocab=vocab,
+        heads=heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        max_positions=rows,
+        tied=tied,
+        notes=notes,
+    )
 
 
 def _albert(cfg: Config, layer: list[Operator], depth: int, hidden: int) -> Stack:

@@ -66,15 +66,20 @@ def siglip_tower(cfg: Config) -> Tower:
             Parameters(name="probe", shapes=((1, 1, hidden),)),
             Linear(name="pool_qkv", ins=("post_norm",), d_in=hidden, d_out=3 * hidden, bias=True),
             Attention(
-                name="pool_attn", ins=("probe", "pool_qkv", "pool_qkv"), heads=heads, kv_heads=heads,
-                head_dim=hidden // heads, v_dim=hidden // heads, causal=False,
+                name="pool_attn",
+                ins=("probe", "pool_qkv", "pool_qkv"),
+                heads=heads,
+                kv_heads=heads,
+                head_dim=hidden // heads,
+                v_dim=hidden // heads,
+                causal=False,
             ),
             Pool(name="pooled", features=hidden, positions=1),
             Linear(name="pool_out", d_in=hidden, d_out=hidden, bias=True),
             norm("pool_norm", hidden, "layer", bias=True),
             *ffn2("pool_norm", hidden=hidden, ffn=ffn, fn=fn, prefix="pool_"),
             Add(name="pool_add", ins=("pool_out", "pool_fc2"), features=hidden),
-        ]  # fmt: skip
+        ]
     return Tower(embed, (tuple(layer),), (0,) * depth, tuple(tail), hidden, rows, heads, ffn)
 
 
@@ -87,10 +92,20 @@ def vision_model(cfg: Config) -> Architecture:
     if kind == "ModelWithProjection" and cfg.model_type == "clip_vision_model":
         head.append(Linear(name="visual_projection", d_in=parts.hidden, d_out=cfg.int("projection_dim", low=1)))
     return single(
-        cfg, family="vision", embed=parts.embed, stacks=[parts.trunk()], head=head, hidden=parts.hidden,
-        embed_stream="sample", embed_positions=parts.rows, head_positions=parts.rows, heads=parts.heads,
-        head_dim=parts.hidden // parts.heads, ffn=parts.ffn, notes=notes,
-    )  # fmt: skip
+        cfg,
+        family="vision",
+        embed=parts.embed,
+        stacks=[parts.trunk()],
+        head=head,
+        hidden=parts.hidden,
+        embed_stream="sample",
+        embed_positions=parts.rows,
+        head_positions=parts.rows,
+        heads=parts.heads,
+        head_dim=parts.hidden // parts.heads,
+        ffn=parts.ffn,
+        notes=notes,
+    )
 
 
 def _projection(cfg: Config, hidden: int) -> int:
@@ -133,10 +148,19 @@ def text_model(cfg: Config) -> Architecture:
         Add(name="pos_add", ins=("embed_tokens", "pos_embed"), features=hidden),
     )
     return single(
-        cfg, family="encoder", embed=embed, stacks=[layers("layers", layer, depth, width=hidden)], head=head,
-        hidden=hidden, vocab=vocab, heads=heads, head_dim=hidden // heads, ffn=ffn, max_positions=rows,
+        cfg,
+        family="encoder",
+        embed=embed,
+        stacks=[layers("layers", layer, depth, width=hidden)],
+        head=head,
+        hidden=hidden,
+        vocab=vocab,
+        heads=heads,
+        head_dim=hidden // heads,
+        ffn=ffn,
+        max_positions=rows,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 @reader("clip", "siglip")
@@ -150,10 +174,20 @@ def dual(cfg: Config) -> Architecture:
         head = [*parts.tail, Pool(name="mean", features=parts.hidden, positions=1)]
         head.append(classifier("classifier", parts.hidden, labels(cfg)))
         return single(
-            cfg, family="vision", embed=parts.embed, stacks=[parts.trunk()], head=head, hidden=parts.hidden,
-            embed_stream="sample", embed_positions=parts.rows, head_positions=parts.rows, heads=parts.heads,
-            head_dim=parts.hidden // parts.heads, ffn=parts.ffn, notes=notes,
-        )  # fmt: skip
+            cfg,
+            family="vision",
+            embed=parts.embed,
+            stacks=[parts.trunk()],
+            head=head,
+            hidden=parts.hidden,
+            embed_stream="sample",
+            embed_positions=parts.rows,
+            head_positions=parts.rows,
+            heads=parts.heads,
+            head_dim=parts.hidden // parts.heads,
+            ffn=parts.ffn,
+            notes=notes,
+        )
     text_cfg = nested(cfg, "text_config", model_type=f"{cfg.model_type}_text_model", force=True)
     text = text_model(text_cfg)
     towers = parts.stacks()
@@ -167,7 +201,12 @@ def dual(cfg: Config) -> Architecture:
     else:
         tail.append(Parameters(name="logit_scale", shapes=((1,), (1,))))
     return replace(
-        text, name=cfg.model_type, model_type=cfg.model_type, family="multimodal",
+        text,
+        name=cfg.model_type,
+        model_type=cfg.model_type,
+        family="multimodal",
         stacks=(*towers, *text.stacks),
-        head=replace(text.head, ops=tuple(tail)), text=text, notes=notes,
-    )  # fmt: skip
+        head=replace(text.head, ops=tuple(tail)),
+        text=text,
+        notes=notes,
+    )

@@ -68,6 +68,14 @@ def convnext(cfg: Config) -> Architecture:
     if kind == "ForImageClassification":
         head.append(classifier("classifier", last, labels(cfg)))
     return single(
-        cfg, family="cnn", embed=embed, stacks=stacks, head=head, hidden=last, embed_stream="sample",
-        embed_positions=first, head_positions=h * w, notes=notes,
-    )  # fmt: skip
+        cfg,
+        family="cnn",
+        embed=embed,
+        stacks=stacks,
+        head=head,
+        hidden=last,
+        embed_stream="sample",
+        embed_positions=first,
+        head_positions=h * w,
+        notes=notes,
+    )

@@ -80,7 +80,12 @@ def deberta(cfg: Config) -> Architecture:
         [
             (
                 lambda x: mha(
-                    x, hidden=hidden, heads=heads, head_dim=head_dim, fused=False, extra=tuple(extra),
+                    x,
+                    hidden=hidden,
+                    heads=heads,
+                    head_dim=head_dim,
+                    fused=False,
+                    extra=tuple(extra),
                     dropout=cfg.float("attention_probs_dropout_prob", 0.1),
                 ),
                 drop,
@@ -88,7 +93,7 @@ def deberta(cfg: Config) -> Architecture:
             (lambda x: ffn2(x, hidden=hidden, ffn=ffn, fn=fn), drop),
         ],
         hidden=hidden,
-    )  # fmt: skip
+    )
     block = Block(name="layer", ops=tuple(ops), width=hidden)
     kernel = cfg.int("conv_kernel_size", default=0)
     trunk = Stack("layers", (block,), (0,) * depth)
@@ -109,11 +114,20 @@ def deberta(cfg: Config) -> Architecture:
         first = Block(name="conv_layer", ops=(*ops, *conv), width=hidden)
         trunk = Stack("layers", (first, block), (0, *(1,) * (depth - 1)))
     return single(
-        cfg, family="encoder", embed=(*embed, *relative_ops), stacks=[trunk],
-        head=_head(cfg, kind, hidden, narrow, vocab), hidden=hidden, vocab=vocab, heads=heads,
+        cfg,
+        family="encoder",
+        embed=(*embed, *relative_ops),
+        stacks=[trunk],
+        head=_head(cfg, kind, hidden, narrow, vocab),
+        hidden=hidden,
+        vocab=vocab,
+        heads=heads,
         head_dim=head_dim,
-        ffn=ffn, max_positions=rows, tied=cfg.bool("tie_word_embeddings", True), notes=notes,
-    )  # fmt: skip
+        ffn=ffn,
+        max_positions=rows,
+        tied=cfg.bool("tie_word_embeddings", True),
+        notes=notes,
+    )
 
 
 def _head(cfg: Config, kind: str, hidden: int, narrow: int, vocab: int) -> list[Operator]:

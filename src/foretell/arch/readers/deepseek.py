@@ -21,10 +21,17 @@ from foretell.arch.readers.moe_gated import NO_GRADIENT
 def latent_attention(cfg: Config, size: Sizes, *, out_gate: bool = False) -> list[Operator]:
     """Multi-head latent attention as the configuration describes it, reading ``norm1``."""
     return mla(
-        "norm1", hidden=size.hidden, heads=size.heads, q_lora=cfg.int("q_lora_rank", default=None),
-        kv_lora=cfg.int("kv_lora_rank", low=1), nope=cfg.int("qk_nope_head_dim"), rope=cfg.int("qk_rope_head_dim"),
-        v_dim=cfg.int("v_head_dim", low=1), bias=cfg.bool("attention_bias", False), out_gate=out_gate,
-    )  # fmt: skip
+        "norm1",
+        hidden=size.hidden,
+        heads=size.heads,
+        q_lora=cfg.int("q_lora_rank", default=None),
+        kv_lora=cfg.int("kv_lora_rank", low=1),
+        nope=cfg.int("qk_nope_head_dim"),
+        rope=cfg.int("qk_rope_head_dim"),
+        v_dim=cfg.int("v_head_dim", low=1),
+        bias=cfg.bool("attention_bias", False),
+        out_gate=out_gate,
+    )
 
 
 def indexer(cfg: Config, size: Sizes) -> Parameters:
@@ -40,9 +47,16 @@ def experts_of(cfg: Config, size: Sizes, *, score: str, bias: bool = False) -> l
     experts, top_k = expert_counts(cfg)
     ffn = cfg.int("moe_intermediate_size", low=1)
     return moe(
-        "norm2", hidden=size.hidden, ffn=ffn, experts=experts, top_k=top_k, fn=activation(cfg), score=score,
-        shared_ffn=ffn * (cfg.int("n_shared_experts", "num_shared_experts", default=0) or 0), shared_bias=bias,
-    )  # fmt: skip
+        "norm2",
+        hidden=size.hidden,
+        ffn=ffn,
+        experts=experts,
+        top_k=top_k,
+        fn=activation(cfg),
+        score=score,
+        shared_ffn=ffn * (cfg.int("n_shared_experts", "num_shared_experts", default=0) or 0),
+        shared_bias=bias,
+    )
 
 
 def mla_sizes(cfg: Config) -> Sizes:
@@ -102,9 +116,16 @@ def deepseek(cfg: Config) -> Architecture:
 
     style = Style(mlp_bias="mlp_bias" if family in ("deepseek_v2", "youtu") else False)
     arch = sparse_decoder(
-        cfg, style, size, sparse=sparse, dense=ffn_size(cfg), experts=feed, mixers=mixers, kinds=kinds,
+        cfg,
+        style,
+        size,
+        sparse=sparse,
+        dense=ffn_size(cfg),
+        experts=feed,
+        mixers=mixers,
+        kinds=kinds,
         notes=[NO_GRADIENT] if indexed else [],
-    )  # fmt: skip
+    )
     stored = any(sparse) and ("num_nextn_predict_layers" in cfg.raw or "num_mtp_layers" in cfg.raw)
     more = cfg.int("num_nextn_predict_layers", "num_mtp_layers", default=0) if stored else 0
     own = next_token_layers(size, more, mixers(kinds[-1], 0), feed()) if more else ()

@@ -111,10 +111,13 @@ def _attention(cfg: Config, size: Sizes, kind: str) -> list[Operator]:
             Linear(name="compressor_gate_proj", ins=("norm1",), d_in=hidden, d_out=wide),
             Parameters(name="compressor_position_bias", shapes=((rate, wide), (d,))),
             Gate(
-                name="compressed", ins=("compressor_gate_proj", "compressor_kv_proj"), fn="softmax", features=wide,
+                name="compressed",
+                ins=("compressor_gate_proj", "compressor_kv_proj"),
+                fn="softmax",
+                features=wide,
                 split=False,
             ),
-        ]  # fmt: skip
+        ]
     if kind == "csa":
         n, dim = cfg.int("index_n_heads", low=1), cfg.int("index_head_dim", low=1)
         two = 2 * dim
@@ -122,14 +125,21 @@ def _attention(cfg: Config, size: Sizes, kind: str) -> list[Operator]:
         ops.append(Parameters(name="indexer", shapes=shapes, role="matrix"))
     ops += [
         Attention(
-            name="attn", ins=("q_rope", "kv_rope", "kv_rope"), heads=h, kv_heads=1, head_dim=d, v_dim=d,
-            window=cfg.int("sliding_window", default=0), extra=(Weight("sinks", (h,), "tp"),), fused=False,
+            name="attn",
+            ins=("q_rope", "kv_rope", "kv_rope"),
+            heads=h,
+            kv_heads=1,
+            head_dim=d,
+            v_dim=d,
+            window=cfg.int("sliding_window", default=0),
+            extra=(Weight("sinks", (h,), "tp"),),
+            fused=False,
             dropout=cfg.float("attention_dropout", 0.0),
         ),
         Rope(name="attn_rope", heads=h, dim=d, rotary=turn),
         Linear(name="o_a_proj", d_in=per_group, d_out=groups * out_rank, split="col"),
         Linear(name="o_b_proj", d_in=groups * out_rank, d_out=hidden, split="row"),
-    ]  # fmt: skip
+    ]
     return ops
 
 
@@ -146,9 +156,16 @@ def deepseek_v4(cfg: Config) -> Architecture:
 
     def make(kind: str) -> list[Operator]:
         feed = moe(
-            "norm2", hidden=hidden, ffn=ffn, experts=experts, top_k=top_k, fn=cfg.str("hidden_act", "silu"),
-            score="sigmoid", shared_ffn=ffn, shared_bias=cfg.bool("mlp_bias", False),
-        )  # fmt: skip
+            "norm2",
+            hidden=hidden,
+            ffn=ffn,
+            experts=experts,
+            top_k=top_k,
+            fn=cfg.str("hidden_act", "silu"),
+            score="sigmoid",
+            shared_ffn=ffn,
+            shared_bias=cfg.bool("mlp_bias", False),
+        )
         return [
             *hyper("attn_hc", "x", streams, hidden),
             norm("norm1", hidden),
@@ -170,8 +187,16 @@ def deepseek_v4(cfg: Config) -> Architecture:
     if cfg.int("num_nextn_predict_layers", default=0):
         notes.append("next-token-prediction layers of the checkpoint are not described")
     arch = decoder(
-        cfg, trunk, final=final, embed=[Pool(name="streams", features=streams * hidden)], ffn=ffn, notes=notes,
-        tied=cfg.bool("tie_word_embeddings", False), experts=experts, top_k=top_k, max_positions=max_positions(cfg),
+        cfg,
+        trunk,
+        final=final,
+        embed=[Pool(name="streams", features=streams * hidden)],
+        ffn=ffn,
+        notes=notes,
+        tied=cfg.bool("tie_word_embeddings", False),
+        experts=experts,
+        top_k=top_k,
+        max_positions=max_positions(cfg),
         **size.facts(),
-    )  # fmt: skip
+    )
     return replace(arch, model_type=family, name=family)

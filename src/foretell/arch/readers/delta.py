@@ -55,29 +55,46 @@ def qwen_next(cfg: Config) -> Architecture:
     def mixers(kind: str, _: int) -> list[Operator]:
         if kind == "attention":
             return attention(
-                "norm1", hidden=size.hidden, heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim,
-                qkv_bias=bias, o_bias=bias, rotary=turn, qk_norm=RMS, gate=True,
+                "norm1",
+                hidden=size.hidden,
+                heads=size.heads,
+                kv_heads=size.kv_heads,
+                head_dim=size.head_dim,
+                qkv_bias=bias,
+                o_bias=bias,
+                rotary=turn,
+                qk_norm=RMS,
+                gate=True,
                 dropout=cfg.float("attention_dropout", 0.0),
-            )  # fmt: skip
+            )
         return delta_net(
-            "norm1", hidden=size.hidden, key_heads=cfg.int("linear_num_key_heads", low=1),
-            value_heads=cfg.int("linear_num_value_heads", low=1), key_dim=cfg.int("linear_key_head_dim", low=1),
-            value_dim=cfg.int("linear_value_head_dim", low=1), kernel=cfg.int("linear_conv_kernel_dim", low=1),
+            "norm1",
+            hidden=size.hidden,
+            key_heads=cfg.int("linear_num_key_heads", low=1),
+            value_heads=cfg.int("linear_num_value_heads", low=1),
+            key_dim=cfg.int("linear_key_head_dim", low=1),
+            value_dim=cfg.int("linear_value_head_dim", low=1),
+            kernel=cfg.int("linear_conv_kernel_dim", low=1),
             layout="qkvz" if cfg.model_type == "qwen3_next" else "qkv",
-        )  # fmt: skip
+        )
 
     def feed() -> list[Operator]:
         experts, top_k = expert_counts(cfg)
         return moe(
-            "norm2", hidden=size.hidden, ffn=cfg.int("moe_intermediate_size", low=1), experts=experts, top_k=top_k,
-            fn=activation(cfg), shared_ffn=cfg.int("shared_expert_intermediate_size", default=0), shared_gate=True,
-        )  # fmt: skip
+            "norm2",
+            hidden=size.hidden,
+            ffn=cfg.int("moe_intermediate_size", low=1),
+            experts=experts,
+            top_k=top_k,
+            fn=activation(cfg),
+            shared_ffn=cfg.int("shared_expert_intermediate_size", default=0),
+            shared_gate=True,
+        )
 
     dense = cfg.int("moe_intermediate_size", low=1) if all(sparse) else ffn_size(cfg)
     return sparse_decoder(
-        cfg, Style(), size, sparse=sparse, dense=dense, experts=feed, mixers=mixers, window=0,
-        kinds=_linear(cfg, size.layers, 4),
-    )  # fmt: skip
+        cfg, Style(), size, sparse=sparse, dense=dense, experts=feed, mixers=mixers, window=0, kinds=_linear(cfg, size.layers, 4)
+    )
 
 
 @reader("olmo_hybrid")
@@ -99,17 +116,26 @@ def olmo_hybrid(cfg: Config) -> Architecture:
             mix = mixer(cfg, post, size, rotary=turn)
             return layer(mix, dense_ffn(cfg, post, size, ffn), hidden=size.hidden, place="post")
         mix = delta_net(
-            "norm1", hidden=size.hidden, key_heads=key_heads, key_dim=key_dim, layout="each",
+            "norm1",
+            hidden=size.hidden,
+            key_heads=key_heads,
+            key_dim=key_dim,
+            layout="each",
             value_heads=cfg.int("linear_num_value_heads", default=size.heads, low=1),
             value_dim=cfg.int("linear_value_head_dim", default=2 * key_dim, low=1),
             kernel=cfg.int("linear_conv_kernel_dim", low=1),
-        )  # fmt: skip
+        )
         return layer(mix, dense_ffn(cfg, Style(), size, ffn), hidden=size.hidden)
 
     return decoder(
-        cfg, stack("layers", kinds, make, width=size.hidden), final=[norm("norm", size.hidden)], ffn=ffn,
-        tied=cfg.bool("tie_word_embeddings", False), max_positions=max_positions(cfg), **size.facts(),
-    )  # fmt: skip
+        cfg,
+        stack("layers", kinds, make, width=size.hidden),
+        final=[norm("norm", size.hidden)],
+        ffn=ffn,
+        tied=cfg.bool("tie_word_embeddings", False),
+        max_positions=max_positions(cfg),
+        **size.facts(),
+    )
 
 
 @reader("kimi_linear")
@@ -151,20 +177,40 @@ def kimi_linear(cfg: Config) -> Architecture:
         if kind == "attention":
             return latent_attention(cfg, size, out_gate=cfg.bool("mla_use_output_gate", False))
         return kimi_delta(
-            "norm1", hidden=size.hidden, heads=heads, head_dim=dim, kernel=kernel,
+            "norm1",
+            hidden=size.hidden,
+            heads=heads,
+            head_dim=dim,
+            kernel=kernel,
             full_rank_gate=bool(linear.get("use_full_rank_gate", False)),
-        )  # fmt: skip
+        )
 
     def feed() -> list[Operator]:
         return moe(
-            "norm2", hidden=size.hidden, ffn=ffn, experts=experts, top_k=top_k, fn=activation(cfg), score="sigmoid",
-            latent=latent, shared_ffn=ffn * cfg.int("num_shared_experts", "n_shared_experts", default=0),
-        )  # fmt: skip
+            "norm2",
+            hidden=size.hidden,
+            ffn=ffn,
+            experts=experts,
+            top_k=top_k,
+            fn=activation(cfg),
+            score="sigmoid",
+            latent=latent,
+            shared_ffn=ffn * cfg.int("num_shared_experts", "n_shared_experts", default=0),
+        )
 
     return sparse_decoder(
-        cfg, Style(), size, sparse=sparse, dense=ffn_size(cfg), experts=feed, mixers=mixers, kinds=kinds, window=0,
-        notes=notes, tied=False,
-    )  # fmt: skip
+        cfg,
+        Style(),
+        size,
+        sparse=sparse,
+        dense=ffn_size(cfg),
+        experts=feed,
+        mixers=mixers,
+        kinds=kinds,
+        window=0,
+        notes=notes,
+        tied=False,
+    )
 
 
 @reader("minimax")
@@ -183,14 +229,17 @@ def minimax(cfg: Config) -> Architecture:
             Linear(name="qkv_proj", ins=("norm1",), d_in=size.hidden, d_out=3 * wide, split="col"),
             Act(name="qkv_act", fn=activation(cfg), features=3 * wide),
             Scan(
-                name="scan", ins=("qkv_act",), kind="lightning", d_inner=wide,
+                name="scan",
+                ins=("qkv_act",),
+                kind="lightning",
+                d_inner=wide,
                 state=size.heads * size.head_dim * size.head_dim,
             ),
             Norm(name="mixer_norm", dim=wide, split=True),
             Linear(name="output_gate", ins=("norm1",), d_in=size.hidden, d_out=wide, split="col"),
             Gate(name="gated", ins=("output_gate", "mixer_norm"), fn="sigmoid", features=wide),
             Linear(name="out_proj", d_in=wide, d_out=size.hidden, split="row"),
-        ]  # fmt: skip
+        ]
 
     def make(kind: str) -> list[Operator]:
         mix = mixer(cfg, Style(), size, window=cfg.int("sliding_window", default=0)) if kind == "attention" else lightning()
@@ -205,7 +254,13 @@ def minimax(cfg: Config) -> Architecture:
         ]
 
     return decoder(
-        cfg, stack("layers", kinds, make, width=size.hidden), final=[norm("norm", size.hidden)], ffn=ffn,
-        tied=cfg.bool("tie_word_embeddings", False), max_positions=max_positions(cfg), experts=experts, top_k=top_k,
+        cfg,
+        stack("layers", kinds, make, width=size.hidden),
+        final=[norm("norm", size.hidden)],
+        ffn=ffn,
+        tied=cfg.bool("tie_word_embeddings", False),
+        max_positions=max_positions(cfg),
+        experts=experts,
+        top_k=top_k,
         **size.facts(),
-    )  # fmt: skip
+    )

@@ -30,10 +30,12 @@ from foretell.arch.readers.resnet import backbone
 
 IMAGE = (800, 1333)
 _DEPTHS = {
-    "resnet18": ("basic", [2, 2, 2, 2]), "resnet34": ("basic", [3, 4, 6, 3]),
+    "resnet18": ("basic", [2, 2, 2, 2]),
+    "resnet34": ("basic", [3, 4, 6, 3]),
     "resnet50": ("bottleneck", [3, 4, 6, 3]),
-    "resnet101": ("bottleneck", [3, 4, 23, 3]), "resnet152": ("bottleneck", [3, 8, 36, 3]),
-}  # fmt: skip
+    "resnet101": ("bottleneck", [3, 4, 23, 3]),
+    "resnet152": ("bottleneck", [3, 8, 36, 3]),
+}
 
 
 def _resnet(cfg: Config) -> tuple[Config, tuple[str, ...]]:
@@ -60,10 +62,13 @@ def _resnet(cfg: Config) -> tuple[Config, tuple[str, ...]]:
     kind, depths = _DEPTHS[plain]
     sizes = [64, 128, 256, 512] if kind == "basic" else [256, 512, 1024, 2048]
     raw = {
-        "model_type": "resnet", "layer_type": kind, "depths": depths, "hidden_sizes": sizes,
+        "model_type": "resnet",
+        "layer_type": kind,
+        "depths": depths,
+        "hidden_sizes": sizes,
         "embedding_size": 64,
         "num_channels": cfg.int("num_channels", default=3, low=1),
-    }  # fmt: skip
+    }
     return Config(raw, where=cfg.where, prefix=f"{cfg.prefix}backbone."), (f"timm backbone {plain} read as a ResNet",)
 
 
@@ -103,14 +108,22 @@ def detr(cfg: Config) -> Architecture:
         *body.stages,
         once("projection", project, width=body.channels, stream="sample", positions=rows),
         layers(
-            "encoder", _layer(cfg, hidden, encoder_heads, cfg.int("encoder_ffn_dim", low=1), False),
-            cfg.int("encoder_layers", low=1), width=hidden, stream="sample", positions=rows,
+            "encoder",
+            _layer(cfg, hidden, encoder_heads, cfg.int("encoder_ffn_dim", low=1), False),
+            cfg.int("encoder_layers", low=1),
+            width=hidden,
+            stream="sample",
+            positions=rows,
         ),
         layers(
-            "decoder", _layer(cfg, hidden, heads, ffn, True), cfg.int("decoder_layers", low=1), width=hidden,
-            stream="sample", positions=queries,
+            "decoder",
+            _layer(cfg, hidden, heads, ffn, True),
+            cfg.int("decoder_layers", low=1),
+            width=hidden,
+            stream="sample",
+            positions=queries,
         ),
-    ]  # fmt: skip
+    ]
     head: list[Operator] = [norm("final_norm", hidden, "layer", bias=True, ins="x")]
     if kind == "ForObjectDetection":
         head += [
@@ -122,10 +135,20 @@ def detr(cfg: Config) -> Architecture:
             Linear(name="box3", d_in=hidden, d_out=4, bias=True),
         ]
     return single(
-        cfg, family="vision", embed=query, stacks=stacks, head=head, hidden=hidden, embed_stream="sample",
-        embed_positions=queries, head_positions=queries, heads=heads, head_dim=head_dim, ffn=ffn,
+        cfg,
+        family="vision",
+        embed=query,
+        stacks=stacks,
+        head=head,
+        hidden=hidden,
+        embed_stream="sample",
+        embed_positions=queries,
+        head_positions=queries,
+        heads=heads,
+        head_dim=head_dim,
+        ffn=ffn,
         notes=(*notes, *more, f"rows are those of {IMAGE[0]} x {IMAGE[1]} pixels"),
-    )  # fmt: skip
+    )
 
 
 def _layer(cfg: Config, hidden: int, heads: int, ffn: int, decoder: bool) -> list[Operator]:

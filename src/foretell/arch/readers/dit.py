@@ -51,8 +51,16 @@ def dit(cfg: Config) -> Architecture:
         Linear(name="proj_out_2", d_in=hidden, d_out=patch * patch * out, bias=True),
     ]
     return single(
-        cfg, family="diffusion", embed=embed, stacks=[Stack("layers", (block,), (0,) * depth)], head=head,
-        hidden=hidden, embed_stream="sample", embed_positions=rows, head_positions=rows, heads=heads,
+        cfg,
+        family="diffusion",
+        embed=embed,
+        stacks=[Stack("layers", (block,), (0,) * depth)],
+        head=head,
+        hidden=hidden,
+        embed_stream="sample",
+        embed_positions=rows,
+        head_positions=rows,
+        heads=heads,
         head_dim=dim,
         ffn=4 * hidden,
-    )  # fmt: skip
+    )

@@ -67,17 +67,19 @@ def _double(hidden: int, heads: int, dim: int, ffn: int, rows: int) -> list[Oper
     ops += [Rope(name=f"rope_{t}", ins=(f"joint_{t}",), heads=heads, dim=dim, rotary=dim) for t in "qk"]
     ops.append(_attention("joint_v", heads, dim))
     for prefix, x, out, ff, positions in (
-        ("context_", "context", "attn.to_add_out", "ff_context", _TEXT), ("", "x", "attn.to_out.0", "ff", rows),
-    ):  # fmt: skip
+        ("context_", "context", "attn.to_add_out", "ff_context", _TEXT),
+        ("", "x", "attn.to_out.0", "ff", rows),
+    ):
         ops += [
             Pool(name=f"{prefix}attn", ins=("attn",), features=heads * dim, positions=positions, kind="view")
-            if prefix else Pool(name="image_attn", ins=("attn",), features=heads * dim, positions=positions, kind="view"),
+            if prefix
+            else Pool(name="image_attn", ins=("attn",), features=heads * dim, positions=positions, kind="view"),
             _linear(out, f"{prefix}attn" if prefix else "image_attn", heads * dim, hidden, row=True),
             *gated(f"{prefix}add1", x, out, f"{prefix}mod", hidden),
             *ada(f"{prefix}norm2", f"{prefix}add1", f"{prefix}mod", hidden),
             *_ff(ff, f"{prefix}norm2", hidden, ffn),
             *gated(f"{prefix}add2", f"{prefix}add1", f"{ff}.linear_out", f"{prefix}mod", hidden),
-        ]  # fmt: skip
+        ]
     return ops
 
 
@@ -130,9 +132,12 @@ def flux2(cfg: Config) -> Architecture:
     image = pair(cfg, "image_size", [1024, 1024])
     rows = max(1, image[0] // _SIDE) * max(1, image[1] // _SIDE)
     embed = _outside(
-        hidden, channels, cfg.int("joint_attention_dim", default=15360, low=1),
-        cfg.int("timestep_guidance_channels", default=256, low=1), cfg.bool("guidance_embeds", True),
-    )  # fmt: skip
+        hidden,
+        channels,
+        cfg.int("joint_attention_dim", default=15360, low=1),
+        cfg.int("timestep_guidance_channels", default=256, low=1),
+        cfg.bool("guidance_embeds", True),
+    )
     double = Block("layer", tuple(_double(hidden, heads, dim, ffn, rows)), hidden, _STREAM, rows)
     parallel = Block("layer", tuple(_single(hidden, heads, dim, ffn)), hidden, _STREAM, rows + _TEXT)
     stacks = [
@@ -147,7 +152,17 @@ def flux2(cfg: Config) -> Architecture:
         Linear(name="proj_out", d_in=hidden, d_out=patch * patch * out),
     ]
     return single(
-        cfg, family="diffusion", embed=embed, stacks=stacks, head=end, hidden=hidden, embed_stream=_STREAM,
-        embed_positions=rows, head_positions=rows, heads=heads, head_dim=dim, ffn=ffn,
+        cfg,
+        family="diffusion",
+        embed=embed,
+        stacks=stacks,
+        head=end,
+        hidden=hidden,
+        embed_stream=_STREAM,
+        embed_positions=rows,
+        head_positions=rows,
+        heads=heads,
+        head_dim=dim,
+        ffn=ffn,
         notes=(f"rows are {rows} image and {_TEXT} text tokens",),
-    )  # fmt: skip
+    )

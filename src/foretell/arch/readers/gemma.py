@@ -62,10 +62,11 @@ def per_layer_embedding(cfg: Config, layers: int, hidden: int, width: int) -> li
         Linear(name="per_layer_model_projection", ins=("embed_tokens",), d_in=hidden, d_out=layers * width),
         Norm(name="per_layer_projection_norm", dim=width, groups=layers),
         Add(
-            name="per_layer_inputs", ins=("embed_tokens_per_layer", "per_layer_projection_norm"),
+            name="per_layer_inputs",
+            ins=("embed_tokens_per_layer", "per_layer_projection_norm"),
             features=layers * width,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def per_layer_input(source: str, hidden: int, width: int, fn: str) -> list[Operator]:
@@ -146,16 +147,30 @@ def gemma4(cfg: Config) -> Architecture:
     def make(kind: _Kind) -> list[Operator]:
         bias = cfg.bool("attention_bias", False)
         mix = attention(
-            "norm1", hidden=hidden, heads=size.heads, kv_heads=kind.kv_heads, head_dim=kind.head_dim, qkv_bias=bias,
-            o_bias=bias, qk_norm=RMS, v_norm=BARE, window=window if kind.sliding else 0, causal=causal,
-            foreign_kv=kind.foreign, shared_kv=same and not kind.sliding,
-            rotary=kind.head_dim if kind.sliding else kind.head_dim // 4, dropout=cfg.float("attention_dropout", 0.0),
-        )  # fmt: skip
+            "norm1",
+            hidden=hidden,
+            heads=size.heads,
+            kv_heads=kind.kv_heads,
+            head_dim=kind.head_dim,
+            qkv_bias=bias,
+            o_bias=bias,
+            qk_norm=RMS,
+            v_norm=BARE,
+            window=window if kind.sliding else 0,
+            causal=causal,
+            foreign_kv=kind.foreign,
+            shared_kv=same and not kind.sliding,
+            rotary=kind.head_dim if kind.sliding else kind.head_dim // 4,
+            dropout=cfg.float("attention_dropout", 0.0),
+        )
         ops = [
-            norm("norm1", hidden, ins="x"), *mix, norm("post_norm1", hidden),
+            norm("norm1", hidden, ins="x"),
+            *mix,
+            norm("post_norm1", hidden),
             Add(name="add1", ins=("x", "post_norm1"), features=hidden),
-            norm("norm2", hidden), *mlp("norm2", hidden=hidden, ffn=ffn * (2 if double and kind.foreign else 1), fn=fn),
-        ]  # fmt: skip
+            norm("norm2", hidden),
+            *mlp("norm2", hidden=hidden, ffn=ffn * (2 if double and kind.foreign else 1), fn=fn),
+        ]
         if with_experts:
             ops += _experts(cfg, hidden, fn)
         ops += [norm("post_norm2", hidden), Add(name="add2", ins=("add1", "post_norm2"), features=hidden)]
@@ -166,11 +181,17 @@ def gemma4(cfg: Config) -> Architecture:
 
     embed = per_layer_embedding(cfg, size.layers, hidden, extra) if extra else []
     return decoder(
-        cfg, stack("layers", keys, make, width=hidden), embed=embed, final=[norm("norm", hidden)], ffn=ffn,
-        tied=cfg.bool("tie_word_embeddings", True), max_positions=max_positions(cfg),
+        cfg,
+        stack("layers", keys, make, width=hidden),
+        embed=embed,
+        final=[norm("norm", hidden)],
+        ffn=ffn,
+        tied=cfg.bool("tie_word_embeddings", True),
+        max_positions=max_positions(cfg),
         experts=cfg.int("num_experts", default=0) if with_experts else 0,
-        top_k=cfg.int("top_k_experts", default=0) if with_experts else 0, **size.facts(),
-    )  # fmt: skip
+        top_k=cfg.int("top_k_experts", default=0) if with_experts else 0,
+        **size.facts(),
+    )
 
 
 def _experts(cfg: Config, hidden: int, fn: str) -> list[Operator]:
@@ -181,16 +202,23 @@ def _experts(cfg: Config, hidden: int, fn: str) -> list[Operator]:
         Norm(name="router_norm", ins=("add1",), dim=hidden, affine=False),
         Parameters(name="router_scale", shapes=((hidden,),)),
         Router(
-            name="router", ins=("router_norm",), dim=hidden, experts=experts, top_k=top_k,
+            name="router",
+            ins=("router_norm",),
+            dim=hidden,
+            experts=experts,
+            top_k=top_k,
             extra=(Weight("router.per_expert_scale", (experts,)),),
         ),
         norm("pre_feedforward_layernorm_2", hidden, ins="add1"),
         Experts(
-            name="experts", ins=("pre_feedforward_layernorm_2", "router"), dim=hidden,
-            ffn=cfg.int("moe_intermediate_size", low=1), experts=experts, top_k=top_k, fn=fn,
+            name="experts",
+            ins=("pre_feedforward_layernorm_2", "router"),
+            dim=hidden,
+            ffn=cfg.int("moe_intermediate_size", low=1),
+            experts=experts,
+            top_k=top_k,
+            fn=fn,
         ),
         norm("post_feedforward_layernorm_2", hidden),
-        Add(
-            name="moe_out", ins=("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"), features=hidden
-        ),
-    ]  # fmt: skip
+        Add(name="moe_out", ins=("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"), features=hidden),
+    ]

@@ -71,9 +71,18 @@ def gemma3n(cfg: Config) -> Architecture:
             norm("post_laurel_norm", hidden),
             Add(name="laurel", ins=("norm1", "post_laurel_norm"), features=hidden),
             *attention(
-                "norm1", hidden=hidden, heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim,
-                qkv_bias=bias, o_bias=bias, qk_norm=RMS, v_norm=BARE, foreign_kv=other,
-                window=window if kind == "sliding" else 0, dropout=cfg.float("attention_dropout", 0.0),
+                "norm1",
+                hidden=hidden,
+                heads=size.heads,
+                kv_heads=size.kv_heads,
+                head_dim=size.head_dim,
+                qkv_bias=bias,
+                o_bias=bias,
+                qk_norm=RMS,
+                v_norm=BARE,
+                foreign_kv=other,
+                window=window if kind == "sliding" else 0,
+                dropout=cfg.float("attention_dropout", 0.0),
             ),
             norm("post_norm1", hidden),
             Add(name="add1", ins=("prediction", "post_norm1"), features=hidden),
@@ -91,7 +100,7 @@ def gemma3n(cfg: Config) -> Architecture:
             Mul(name="scaled", ins=("corrected",), features=hidden),
             *per_layer_input("scaled", hidden, extra, fn),
             Add(name="out", ins=("corrected", "post_per_layer_input_norm"), features=wide),
-        ]  # fmt: skip
+        ]
 
     embed: list[Operator] = per_layer_embedding(cfg, size.layers, hidden, extra)
     embed += [Linear(name=f"altup_projections.{i}", ins=("embed_tokens",), d_in=hidden, d_out=hidden) for i in range(n - 1)]
@@ -101,6 +110,12 @@ def gemma3n(cfg: Config) -> Architecture:
     ]
     final += [Pool(name="mean", ins=("x",), features=hidden), norm("norm", hidden)]
     return decoder(
-        cfg, stack("layers", keys, make, width=wide), embed=embed, final=final, ffn=max(widths),
-        tied=cfg.bool("tie_word_embeddings", True), max_positions=max_positions(cfg), **size.facts(),
-    )  # fmt: skip
+        cfg,
+        stack("layers", keys, make, width=wide),
+        embed=embed,
+        final=final,
+        ffn=max(widths),
+        tied=cfg.bool("tie_word_embeddings", True),
+        max_positions=max_positions(cfg),
+        **size.facts(),
+    )

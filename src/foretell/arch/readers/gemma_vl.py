@@ -71,9 +71,11 @@ def gemma3n(cfg: Config) -> Architecture:
     """The text-only class; the multimodal one cannot be read from its configuration."""
     if not text_only(cfg):
         raise cfg.error(
-            "architectures", cfg.raw.get("architectures"), "['Gemma3nForCausalLM']",
+            "architectures",
+            cfg.raw.get("architectures"),
+            "['Gemma3nForCausalLM']",
             "the image tower is a timm network that the file does not describe; read the text part alone",
-        )  # fmt: skip
+        )
     return _text(cfg)
 
 
@@ -118,10 +120,15 @@ def _vision(cfg: Config, v: Config, out: int) -> list[Stack]:
         Add(name="pos_add", ins=("patch_embed", "pos_embed"), features=hidden),
     ]
     core = mha(
-        "norm1", hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=False,
+        "norm1",
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        bias=False,
         rotary=head_dim,
         qk_norm=Norm(name="", dim=head_dim),
-    )  # fmt: skip
+    )
     mixer: list[Operator] = []
     for op in core:
         if isinstance(op, Attention):

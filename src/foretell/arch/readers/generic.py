@@ -40,19 +40,41 @@ def gpt_generic(cfg: Config) -> Architecture:
     def mixer(x: str) -> list[Operator]:
         if cfg.has("kv_lora_rank"):
             return mla(
-                x, hidden=hidden, heads=heads, q_lora=cfg.int("q_lora_rank", default=None), kv_lora=cfg.int("kv_lora_rank"),
-                nope=cfg.int("qk_nope_head_dim"), rope=cfg.int("qk_rope_head_dim"), v_dim=cfg.int("v_head_dim"),
-            )  # fmt: skip
+                x,
+                hidden=hidden,
+                heads=heads,
+                q_lora=cfg.int("q_lora_rank", default=None),
+                kv_lora=cfg.int("kv_lora_rank"),
+                nope=cfg.int("qk_nope_head_dim"),
+                rope=cfg.int("qk_rope_head_dim"),
+                v_dim=cfg.int("v_head_dim"),
+            )
         return attention(
-            x, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim, qkv_bias=cfg.bool("attention_bias"),
-            o_bias=cfg.bool("attention_out_bias"), rotary=head_dim if rope else 0, causal=cfg.bool("causal", True),
+            x,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            qkv_bias=cfg.bool("attention_bias"),
+            o_bias=cfg.bool("attention_out_bias"),
+            rotary=head_dim if rope else 0,
+            causal=cfg.bool("causal", True),
             qk_norm=Norm(name="", dim=head_dim, kind=kind, bias=bias) if cfg.bool("qk_layernorm") else None,  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
 
     def feed(x: str, routed: bool) -> list[Operator]:
         if routed:
-            return moe(x, hidden=hidden, ffn=expert_ffn, experts=experts, top_k=top_k, fn=fn, gated=gated, bias=mlp_bias,
-                       shared_ffn=shared)  # fmt: skip
+            return moe(
+                x,
+                hidden=hidden,
+                ffn=expert_ffn,
+                experts=experts,
+                top_k=top_k,
+                fn=fn,
+                gated=gated,
+                bias=mlp_bias,
+                shared_ffn=shared,
+            )
         return mlp(x, hidden=hidden, ffn=ffn, fn=fn, gated=gated, bias=mlp_bias)
 
     def make(key: object) -> list[Operator]:
@@ -61,9 +83,13 @@ def gpt_generic(cfg: Config) -> Architecture:
             return pre_norm_layer(mixer("norm1"), feed("norm2", routed), hidden=hidden, kind=kind, bias=bias)
         mix, ff = mixer("x"), feed("norm1", routed)
         return [
-            *mix, *residual("add1", "x", mix[-1].name, hidden), norm("norm1", hidden, kind, bias=bias, ins="add1"),
-            *ff, *residual("add2", "norm1", ff[-1].name, hidden), norm("norm2", hidden, kind, bias=bias, ins="add2"),
-        ]  # fmt: skip
+            *mix,
+            *residual("add1", "x", mix[-1].name, hidden),
+            norm("norm1", hidden, kind, bias=bias, ins="add1"),
+            *ff,
+            *residual("add2", "norm1", ff[-1].name, hidden),
+            norm("norm2", hidden, kind, bias=bias, ins="add2"),
+        ]
 
     keys = ["moe" if experts and i >= dense_first else "dense" for i in range(layers)]
     positions: list[Operator] = []
@@ -72,11 +98,22 @@ def gpt_generic(cfg: Config) -> Architecture:
             Parameters(name="positions", shapes=((cfg.int("max_position_embeddings", low=1), hidden),), role="embedding")
         )
     return decoder(
-        cfg, stack("layers", keys, make, width=hidden), hidden=hidden, vocab=vocab, tied=cfg.bool("tie_word_embeddings"),
-        final=[norm("norm", hidden, kind, bias=bias)] if cfg.bool("final_norm", True) else [], embed=positions,
-        head_bias=cfg.bool("lm_head_bias"), heads=heads, kv_heads=kv_heads, head_dim=head_dim, ffn=ffn, experts=experts,
-        top_k=top_k, max_positions=cfg.int("max_position_embeddings", default=None),
-    )  # fmt: skip
+        cfg,
+        stack("layers", keys, make, width=hidden),
+        hidden=hidden,
+        vocab=vocab,
+        tied=cfg.bool("tie_word_embeddings"),
+        final=[norm("norm", hidden, kind, bias=bias)] if cfg.bool("final_norm", True) else [],
+        embed=positions,
+        head_bias=cfg.bool("lm_head_bias"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        experts=experts,
+        top_k=top_k,
+        max_positions=cfg.int("max_position_embeddings", default=None),
+    )
 
 
 @reader("megatron-hybrid")
@@ -94,18 +131,36 @@ def megatron_hybrid(cfg: Config) -> Architecture:
     def make(letter: object) -> list[Operator]:
         if letter == "*":
             part = attention(
-                "norm1", hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=hidden // heads,
-                qkv_bias=cfg.bool("attention_bias"), o_bias=cfg.bool("attention_bias"), rotary=0,
-            )  # fmt: skip
+                "norm1",
+                hidden=hidden,
+                heads=heads,
+                kv_heads=kv_heads,
+                head_dim=hidden // heads,
+                qkv_bias=cfg.bool("attention_bias"),
+                o_bias=cfg.bool("attention_bias"),
+                rotary=0,
+            )
         elif letter == "-":
-            part = mlp("norm1", hidden=hidden, ffn=cfg.int("intermediate_size", low=1), fn=cfg.str("hidden_act", "gelu"),
-                       gated=False, bias=cfg.bool("mlp_bias"))  # fmt: skip
+            part = mlp(
+                "norm1",
+                hidden=hidden,
+                ffn=cfg.int("intermediate_size", low=1),
+                fn=cfg.str("hidden_act", "gelu"),
+                gated=False,
+                bias=cfg.bool("mlp_bias"),
+            )
         else:
             part = mamba2(
-                "norm1", hidden=hidden, inner=inner, heads=inner // cfg.int("mamba_head_dim", default=64, low=1),
-                groups=cfg.int("mamba_num_groups", default=8, low=1), state=cfg.int("mamba_state_dim", default=128, low=1),
-                kernel=cfg.int("mamba_conv_kernel", default=4, low=1), proj_bias=False, conv_bias=True,
-            )  # fmt: skip
+                "norm1",
+                hidden=hidden,
+                inner=inner,
+                heads=inner // cfg.int("mamba_head_dim", default=64, low=1),
+                groups=cfg.int("mamba_num_groups", default=8, low=1),
+                state=cfg.int("mamba_state_dim", default=128, low=1),
+                kernel=cfg.int("mamba_conv_kernel", default=4, low=1),
+                proj_bias=False,
+                conv_bias=True,
+            )
         return layer(part, [], hidden=hidden, kind=Norm(name="", dim=hidden, kind=kind, bias=bias))  # type: ignore[arg-type]
 
     positions: list[Operator] = []
@@ -114,7 +169,14 @@ def megatron_hybrid(cfg: Config) -> Architecture:
             Parameters(name="positions", shapes=((cfg.int("max_position_embeddings", low=1), hidden),), role="embedding")
         )
     return decoder(
-        cfg, stack("layers", list(pattern), make, width=hidden), hidden=hidden, vocab=cfg.int("vocab_size", low=1),
-        tied=cfg.bool("tie_word_embeddings"), final=[norm("norm", hidden, kind, bias=bias)], embed=positions, heads=heads,
-        kv_heads=kv_heads, max_positions=cfg.int("max_position_embeddings", default=None),
-    )  # fmt: skip
+        cfg,
+        stack("layers", list(pattern), make, width=hidden),
+        hidden=hidden,
+        vocab=cfg.int("vocab_size", low=1),
+        tied=cfg.bool("tie_word_embeddings"),
+        final=[norm("norm", hidden, kind, bias=bias)],
+        embed=positions,
+        heads=heads,
+        kv_heads=kv_heads,
+        max_positions=cfg.int("max_position_embeddings", default=None),
+    )

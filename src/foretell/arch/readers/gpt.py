@@ -24,18 +24,45 @@ from foretell.arch.readers._layers import (
 from foretell.arch.readers._registry import reader
 
 _GPT2 = Style(
-    norm=LAYER, qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, fused_qkv="c_attn", out="c_proj", up="c_fc",
-    down="mlp_c_proj", dropout="resid_pdrop", act="gelu_new", rotary=0.0,
-)  # fmt: skip
+    norm=LAYER,
+    qkv_bias=True,
+    o_bias=True,
+    mlp_bias=True,
+    gated=False,
+    fused_qkv="c_attn",
+    out="c_proj",
+    up="c_fc",
+    down="mlp_c_proj",
+    dropout="resid_pdrop",
+    act="gelu_new",
+    rotary=0.0,
+)
 _GPTJ = Style(
-    place="parallel", norm=LAYER, mlp_bias=True, gated=False, out="out_proj", up="fc_in", down="fc_out",
-    mlp_dropout="resid_pdrop", act="gelu_new", head_bias=True,
-)  # fmt: skip
+    place="parallel",
+    norm=LAYER,
+    mlp_bias=True,
+    gated=False,
+    out="out_proj",
+    up="fc_in",
+    down="fc_out",
+    mlp_dropout="resid_pdrop",
+    act="gelu_new",
+    head_bias=True,
+)
 _NEOX = Style(
-    norm=LAYER, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias=True, gated=False,
-    fused_qkv="query_key_value", out="dense", up="dense_h_to_4h", down="dense_4h_to_h", rotary=0.25,
-    dropout="hidden_dropout", act="gelu",
-)  # fmt: skip
+    norm=LAYER,
+    qkv_bias="attention_bias",
+    o_bias="attention_bias",
+    mlp_bias=True,
+    gated=False,
+    fused_qkv="query_key_value",
+    out="dense",
+    up="dense_h_to_4h",
+    down="dense_4h_to_h",
+    rotary=0.25,
+    dropout="hidden_dropout",
+    act="gelu",
+)
 _FALCON = replace(_NEOX, qkv_bias="bias", o_bias="bias", mlp_bias="bias", rotary=1.0)
 
 
@@ -68,16 +95,20 @@ def gpt2(cfg: Config) -> Architecture:
             raise cfg.error("attention_types", cfg.list("attention_types"), f"{size.layers} layers in all", "correct the counts")
         window = cfg.int("window_size", default=256)
         cfg.raw = {
-            **cfg.raw, "sliding_window": window,
+            **cfg.raw,
+            "sliding_window": window,
             "layer_types": ["sliding_attention" if kind == "local" else "full_attention" for kind in layers],
-        }  # fmt: skip
+        }
     elif cfg.bool("add_cross_attention", False):
         raise cfg.error("add_cross_attention", True, "false", "a decoder with cross attention is not read")
     return dense_decoder(
-        cfg, style, size, ffn=ffn_size(cfg, 4 * size.hidden),
+        cfg,
+        style,
+        size,
+        ffn=ffn_size(cfg, 4 * size.hidden),
         embed=learned_positions(rows, size.hidden) + embed_dropout(cfg, size.hidden, "embd_pdrop", "embed_dropout"),
         tied=cfg.bool("tie_word_embeddings", True),
-    )  # fmt: skip
+    )
 
 
 @reader("gptj", "codegen")
@@ -141,10 +172,19 @@ def opt(cfg: Config) -> Architecture:
     kind = Norm(name="", dim=1, kind="layer", bias=affine, affine=affine)
     before = cfg.bool("do_layer_norm_before", True)
     style = Style(
-        place="pre" if before else "after", norm=kind, qkv_bias="enable_bias", o_bias="enable_bias",
-        mlp_bias="enable_bias", gated=False, out="out_proj", up="fc1", down="fc2", rotary=0.0, dropout="dropout",
+        place="pre" if before else "after",
+        norm=kind,
+        qkv_bias="enable_bias",
+        o_bias="enable_bias",
+        mlp_bias="enable_bias",
+        gated=False,
+        out="out_proj",
+        up="fc1",
+        down="fc2",
+        rotary=0.0,
+        dropout="dropout",
         act="relu",
-    )  # fmt: skip
+    )
     narrow = cfg.int("word_embed_proj_dim", default=size.hidden, low=1)
     embed: list[Operator] = []
     final: list[Operator] = []
@@ -156,9 +196,15 @@ def opt(cfg: Config) -> Architecture:
     if narrow != size.hidden:
         final.append(Linear(name="project_out", d_in=size.hidden, d_out=narrow))
     return dense_decoder(
-        cfg, style, size, ffn=ffn_size(cfg), embed=embed, final=final, embed_dim=narrow,
+        cfg,
+        style,
+        size,
+        ffn=ffn_size(cfg),
+        embed=embed,
+        final=final,
+        embed_dim=narrow,
         tied=cfg.bool("tie_word_embeddings", True),
-    )  # fmt: skip
+    )
 
 
 @reader("qwen")
@@ -187,13 +233,22 @@ def chatglm(cfg: Config) -> Architecture:
     heads = cfg.int("num_attention_heads", low=1)
     kv = cfg.int("multi_query_group_num", low=1) if cfg.bool("multi_query_attention", False) else heads
     size = Sizes(
-        hidden=hidden, layers=cfg.int("num_layers", low=1), heads=heads, kv_heads=kv,
+        hidden=hidden,
+        layers=cfg.int("num_layers", low=1),
+        heads=heads,
+        kv_heads=kv,
         head_dim=cfg.int("kv_channels", default=hidden // heads, low=1),
         vocab=cfg.int("padded_vocab_size", "vocab_size", low=1),
-    )  # fmt: skip
+    )
     linear = cfg.bool("add_bias_linear", False)
     style = Style(
-        qkv_bias=linear or cfg.bool("add_qkv_bias", False), o_bias=linear, mlp_bias=linear, rotary=0.5,
-        fused_qkv="query_key_value", out="dense", fused_mlp="dense_h_to_4h", down="dense_4h_to_h",
-    )  # fmt: skip
+        qkv_bias=linear or cfg.bool("add_qkv_bias", False),
+        o_bias=linear,
+        mlp_bias=linear,
+        rotary=0.5,
+        fused_qkv="query_key_value",
+        out="dense",
+        fused_mlp="dense_h_to_4h",
+        down="dense_4h_to_h",
+    )
     return dense_decoder(cfg, style, size, ffn=cfg.int("ffn_hidden_size", low=1), tied=False)

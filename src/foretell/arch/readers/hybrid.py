@@ -19,9 +19,14 @@ from foretell.arch.readers._sparse import expert_counts
 
 _LETTERS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 _WORDS = {
-    "linear_attention": "mamba", "mamba": "mamba", "moe": "moe", "mlp": "mlp", "full_attention": "attention",
-    "attention": "attention", "hybrid": "hybrid",
-}  # fmt: skip
+    "linear_attention": "mamba",
+    "mamba": "mamba",
+    "moe": "moe",
+    "mlp": "mlp",
+    "full_attention": "attention",
+    "attention": "attention",
+    "hybrid": "hybrid",
+}
 
 
 def block_list(cfg: Config, default: list[str]) -> list[str]:
@@ -50,11 +55,13 @@ def nemotron_h(cfg: Config) -> Architecture:
     heads = cfg.int("num_attention_heads", low=1)
     hidden = cfg.int("hidden_size", low=1)
     size = Sizes(
-        hidden=hidden, layers=len(kinds), heads=heads,
+        hidden=hidden,
+        layers=len(kinds),
+        heads=heads,
         kv_heads=cfg.int("num_key_value_heads", default=heads, low=1),
         head_dim=cfg.int("head_dim", "attention_head_dim", default=hidden // heads, low=1),
         vocab=cfg.int("vocab_size", low=1),
-    )  # fmt: skip
+    )
     style = Style()  # the code has no attention bias, whatever ``attention_bias`` says, and never ties its head
     fn = cfg.str("mlp_hidden_act", "relu2")
     bias = flag(cfg, "mlp_bias")
@@ -68,27 +75,48 @@ def nemotron_h(cfg: Config) -> Architecture:
             return mlp("norm1", hidden=hidden, ffn=width, fn=fn, gated=False, bias=bias)
         if kind == "moe":
             return moe(
-                "norm1", hidden=hidden, ffn=cfg.int("moe_intermediate_size", low=1), experts=experts, top_k=top_k,
-                fn=fn, gated=False, score="sigmoid", latent=cfg.int("moe_latent_size", default=0), latent_bias=bias,
-                shared_ffn=cfg.int("moe_shared_expert_intermediate_size", default=0), shared_bias=bias,
-            )  # fmt: skip
+                "norm1",
+                hidden=hidden,
+                ffn=cfg.int("moe_intermediate_size", low=1),
+                experts=experts,
+                top_k=top_k,
+                fn=fn,
+                gated=False,
+                score="sigmoid",
+                latent=cfg.int("moe_latent_size", default=0),
+                latent_bias=bias,
+                shared_ffn=cfg.int("moe_shared_expert_intermediate_size", default=0),
+                shared_bias=bias,
+            )
         n = cfg.int("mamba_num_heads", low=1)
         return mamba2(
-            "norm1", hidden=hidden, inner=n * cfg.int("mamba_head_dim", low=1), heads=n,
-            groups=cfg.int("mamba_n_groups", "n_groups", low=1), state=cfg.int("ssm_state_size", low=1),
-            kernel=cfg.int("mamba_d_conv", "conv_kernel", low=1), proj_bias=flag(cfg, "use_bias"),
+            "norm1",
+            hidden=hidden,
+            inner=n * cfg.int("mamba_head_dim", low=1),
+            heads=n,
+            groups=cfg.int("mamba_n_groups", "n_groups", low=1),
+            state=cfg.int("ssm_state_size", low=1),
+            kernel=cfg.int("mamba_d_conv", "conv_kernel", low=1),
+            proj_bias=flag(cfg, "use_bias"),
             conv_bias=flag(cfg, "mamba_conv_bias" if cfg.has("mamba_conv_bias") else "use_conv_bias"),
-        )  # fmt: skip
+        )
 
     trunk = stack("layers", kinds, lambda kind: layer(part(kind), [], hidden=hidden), width=hidden)
     notes = []
     if cfg.int("num_nextn_predict_layers", default=0):
         notes.append("next-token-prediction layers of the checkpoint are not described")
     return decoder(
-        cfg, trunk, final=[norm("norm", hidden)], ffn=cfg.int("intermediate_size", default=None), experts=experts,
-        top_k=top_k, tied=False, max_positions=max_positions(cfg), notes=notes,
+        cfg,
+        trunk,
+        final=[norm("norm", hidden)],
+        ffn=cfg.int("intermediate_size", default=None),
+        experts=experts,
+        top_k=top_k,
+        tied=False,
+        max_positions=max_positions(cfg),
+        notes=notes,
         **size.facts(),
-    )  # fmt: skip
+    )
 
 
 _ZAMBA2 = (
@@ -126,19 +154,30 @@ def zamba2(cfg: Config) -> Architecture:
 
     def transformer() -> tuple[list[Operator], list[Operator]]:
         *core, _ = attention(
-            "shared_norm1", hidden=wide, heads=heads, kv_heads=kv_heads, head_dim=head_dim, prefix="shared_",
-            rotary=head_dim if flag(cfg, "use_mem_rope") else 0, dropout=cfg.float("attention_dropout", 0.0),
-        )  # fmt: skip
+            "shared_norm1",
+            hidden=wide,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            prefix="shared_",
+            rotary=head_dim if flag(cfg, "use_mem_rope") else 0,
+            dropout=cfg.float("attention_dropout", 0.0),
+        )
         shared: list[Operator] = [
             Norm(name="shared_norm1", ins=("concat",), dim=wide),
             *core,
             Linear(name="shared_o_proj", ins=("shared_attn",), d_in=heads * head_dim, d_out=hidden, split="row"),
             Norm(name="shared_norm2", dim=hidden),
             *mlp(
-                "shared_norm2", hidden=hidden, ffn=ffn, fn=activation(cfg, "gelu"), bias=bias, fused="gate_up_proj",
+                "shared_norm2",
+                hidden=hidden,
+                ffn=ffn,
+                fn=activation(cfg, "gelu"),
+                bias=bias,
+                fused="gate_up_proj",
                 prefix="shared_",
             ),
-        ]  # fmt: skip
+        ]
         own = adapter("mlp_adapter", "shared_norm2", hidden, 2 * ffn)
         if flag(cfg, "use_shared_attention_adapter"):
             for which in "qkv":
@@ -147,20 +186,28 @@ def zamba2(cfg: Config) -> Architecture:
 
     def space(source: str) -> list[Operator]:
         mix = mamba2(
-            "norm1", hidden=hidden, inner=inner, heads=cfg.int("n_mamba_heads", low=1),
-            groups=cfg.int("mamba_ngroups", low=1), state=cfg.int("mamba_d_state", low=1),
-            kernel=cfg.int("mamba_d_conv", low=1), proj_bias=bias, conv_bias=True,
-        )  # fmt: skip
+            "norm1",
+            hidden=hidden,
+            inner=inner,
+            heads=cfg.int("n_mamba_heads", low=1),
+            groups=cfg.int("mamba_ngroups", low=1),
+            state=cfg.int("mamba_d_state", low=1),
+            kernel=cfg.int("mamba_d_conv", low=1),
+            proj_bias=bias,
+            conv_bias=True,
+        )
         return [norm("norm1", hidden, ins=source), *mix, Add(name="add1", ins=("x", mix[-1].name), features=hidden)]
 
     shared, own = transformer()
     linear = Linear(name="linear", ins=("shared_down_proj",), d_in=hidden, d_out=hidden)
     hybrid = (
         Pool(name="concat", ins=("x",), features=wide),
-        *shared, *own, linear,
+        *shared,
+        *own,
+        linear,
         Add(name="mixed", ins=("x", "linear"), features=hidden),
         *space("mixed"),
-    )  # fmt: skip
+    )
     plain = Block(name="mamba", ops=tuple(space("x")), width=hidden)
     first = Block(name="hybrid", ops=hybrid, width=hidden)
     again = replace(first, name="hybrid-again", borrowed=tuple(op.name for op in shared))
@@ -169,7 +216,15 @@ def zamba2(cfg: Config) -> Architecture:
         pattern.append(0 if kind != "hybrid" else 1 if seen < mem_blocks else 2)
         seen += kind == "hybrid"
     return decoder(
-        cfg, Stack(name="layers", blocks=(plain, first, again), pattern=tuple(pattern)), hidden=hidden,
-        vocab=cfg.int("vocab_size", low=1), tied=cfg.bool("tie_word_embeddings", True), final=[norm("norm", hidden)],
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim, ffn=ffn, max_positions=max_positions(cfg),
-    )  # fmt: skip
+        cfg,
+        Stack(name="layers", blocks=(plain, first, again), pattern=tuple(pattern)),
+        hidden=hidden,
+        vocab=cfg.int("vocab_size", low=1),
+        tied=cfg.bool("tie_word_embeddings", True),
+        final=[norm("norm", hidden)],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        max_positions=max_positions(cfg),
+    )

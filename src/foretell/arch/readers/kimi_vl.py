@@ -117,16 +117,15 @@ def kimi_k3(cfg: Config) -> Architecture:
     layer = pre_norm(
         [
             (
-                lambda x: mha(
-                    x, hidden=hidden, heads=heads, head_dim=head_dim, bias=attn_bias, packed=True,
-                    rotary=head_dim
-                ),
+                lambda x: mha(x, hidden=hidden, heads=heads, head_dim=head_dim, bias=attn_bias, packed=True, rotary=head_dim),
                 0.0,
             ),
             (lambda x: ffn2(x, hidden=hidden, ffn=ffn, fn=fn, bias=v.bool("linear_bias", False)), 0.0),
         ],
-        hidden=hidden, kind="rms", bias=False,
-    )  # fmt: skip
+        hidden=hidden,
+        kind="rms",
+        bias=False,
+    )
     projector = [
         norm("final_layernorm", hidden, ins="x"),
         Pool(name="merge", features=wide, positions=max(1, rows // (merge_h * merge_w))),

@@ -59,38 +59,65 @@ STYLES: dict[str, Style] = {
     "cohere": replace(_BIASED, place="parallel", norm=_UNBIASED_LAYER),
     "cohere2": replace(_BIASED, place="parallel", norm=_UNBIASED_LAYER, rule=every(4, "sliding_window_pattern")),
     "starcoder2": Style(
-        norm=LAYER, qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, up="c_fc",
-        down="c_proj", rule=always, dropout="residual_dropout", act="gelu_pytorch_tanh",
+        norm=LAYER,
+        qkv_bias="use_bias",
+        o_bias="use_bias",
+        mlp_bias="use_bias",
+        gated=False,
+        up="c_fc",
+        down="c_proj",
+        rule=always,
+        dropout="residual_dropout",
+        act="gelu_pytorch_tanh",
     ),
     "nemotron": replace(_LLAMA, norm=LAYER, gated=False, rotary=0.5, act="relu2"),
     "granite": _LLAMA,
     "smollm3": replace(_LLAMA, rule=_smollm3_rule),
     "stablelm": Style(norm=LAYER, qkv_bias="use_qkv_bias", rotary=0.25, mlp_dropout="hidden_dropout"),
     "persimmon": Style(
-        norm=LAYER, qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, fused_qkv="query_key_value", out="dense",
-        up="dense_h_to_4h", down="dense_4h_to_h", rotary=0.5, mlp_dropout="hidden_dropout", act="relu2",
+        norm=LAYER,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        gated=False,
+        fused_qkv="query_key_value",
+        out="dense",
+        up="dense_h_to_4h",
+        down="dense_4h_to_h",
+        rotary=0.5,
+        mlp_dropout="hidden_dropout",
+        act="relu2",
     ),
     "glm": _GLM,
     "glm4": replace(_GLM, place="sandwich"),
     "exaone4": Style(place="post", qk_norm="head", rule=_exaone_rule),
     "ernie4_5": Style(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias"),
     "hunyuan_v1_dense": replace(_BIASED, qk_norm="head", norm_after_rope=True),
-    "seed_oss": Style(
-        qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias", dropout="residual_dropout"
-    ),
+    "seed_oss": Style(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias", dropout="residual_dropout"),
     "apertus": replace(_BIASED, qk_norm="head", gated=False, act="xielu"),
     "arcee": replace(_LLAMA, gated=False, act="relu2"),
     "helium": Style(qkv_bias="attention_bias", mlp_bias="mlp_bias"),
     "cwm": Style(mlp_bias="mlp_bias", rule=every(4)),
     "phi": Style(
-        place="parallel", norm=LAYER, qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, out="dense", up="fc1",
-        down="fc2", rotary=0.5, dropout="resid_pdrop", act="gelu_new", head_bias=True,
+        place="parallel",
+        norm=LAYER,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        gated=False,
+        out="dense",
+        up="fc1",
+        down="fc2",
+        rotary=0.5,
+        dropout="resid_pdrop",
+        act="gelu_new",
+        head_bias=True,
     ),
     "exaone": _LLAMA,
     "internlm3": _LLAMA,
     "iquestcoder": _LLAMA,
     "internlm2": Style(qkv_bias="bias", o_bias="bias", fused_qkv="wqkv"),
-}  # fmt: skip
+}
 _ROPE_ONLY_IN_WINDOW = ("cohere2",)
 SAME_AS = {"command": "cohere"}
 """Model types that are read with the class of another."""
@@ -145,6 +172,5 @@ def llama(cfg: Config) -> Architecture:
 
     final: list[Operator] = [replace(style.norm, name="norm", dim=size.hidden)]
     return dense_decoder(
-        cfg, style, size, ffn=ffn, embed=embed, no_rope=no_rope, final=final,
-        make_ffn=xielu if family == "apertus" else None,
-    )  # fmt: skip
+        cfg, style, size, ffn=ffn, embed=embed, no_rope=no_rope, final=final, make_ffn=xielu if family == "apertus" else None
+    )

@@ -52,8 +52,10 @@ def pixtral_tower(cfg: Config) -> Tower:
             (lambda x: mha(x, hidden=hidden, heads=heads, bias=False, rotary=head_dim), 0.0),
             (lambda x: mlp(x, hidden=hidden, ffn=ffn, fn=fn), 0.0),
         ],
-        hidden=hidden, kind="rms", bias=False,
-    )  # fmt: skip
+        hidden=hidden,
+        kind="rms",
+        bias=False,
+    )
     return Tower(embed, (tuple(layer),), (0,) * depth, (), hidden, rows, heads, ffn)
 
 
@@ -80,10 +82,19 @@ def tower_alone(cfg: Config) -> Architecture:
     """One of these towers as a model of its own."""
     parts = read_tower(cfg)
     return single(
-        cfg, family="vision", embed=parts.embed, stacks=[parts.trunk()], head=parts.tail, hidden=parts.hidden,
-        embed_stream="sample", embed_positions=parts.rows, head_positions=parts.rows, heads=parts.heads,
-        head_dim=parts.hidden // parts.heads, ffn=parts.ffn,
-    )  # fmt: skip
+        cfg,
+        family="vision",
+        embed=parts.embed,
+        stacks=[parts.trunk()],
+        head=parts.tail,
+        hidden=parts.hidden,
+        embed_stream="sample",
+        embed_positions=parts.rows,
+        head_positions=parts.rows,
+        heads=parts.heads,
+        head_dim=parts.hidden // parts.heads,
+        ffn=parts.ffn,
+    )
 
 
 def _text(cfg: Config, default: str, *, tied: bool, forward_tie: bool = False) -> tuple[Architecture, tuple[str, ...]]:

@@ -42,16 +42,27 @@ def mamba(cfg: Config) -> Architecture:
 
     def make(_: object) -> list[Operator]:
         mix = mamba1(
-            "norm1", hidden=hidden, inner=inner, state=cfg.int("state_size", low=1), dt_rank=rank,
-            kernel=cfg.int("conv_kernel", low=1), proj_bias=cfg.bool("use_bias", False),
-            conv_bias=cfg.bool("use_conv_bias", True), norms=plain, bare_norms=plain,
-        )  # fmt: skip
+            "norm1",
+            hidden=hidden,
+            inner=inner,
+            state=cfg.int("state_size", low=1),
+            dt_rank=rank,
+            kernel=cfg.int("conv_kernel", low=1),
+            proj_bias=cfg.bool("use_bias", False),
+            conv_bias=cfg.bool("use_conv_bias", True),
+            norms=plain,
+            bare_norms=plain,
+        )
         return layer(mix, [], hidden=hidden)
 
     return decoder(
-        cfg, stack("layers", ["mamba"] * layers, make, width=hidden), hidden=hidden,
-        vocab=cfg.int("vocab_size", low=1), tied=cfg.bool("tie_word_embeddings", True), final=[norm("norm", hidden)],
-    )  # fmt: skip
+        cfg,
+        stack("layers", ["mamba"] * layers, make, width=hidden),
+        hidden=hidden,
+        vocab=cfg.int("vocab_size", low=1),
+        tied=cfg.bool("tie_word_embeddings", True),
+        final=[norm("norm", hidden)],
+    )
 
 
 @reader("mamba2")
@@ -65,16 +76,26 @@ def mamba_2(cfg: Config) -> Architecture:
 
     def make(_: object) -> list[Operator]:
         mix = mamba2(
-            "norm1", hidden=hidden, inner=inner, heads=heads, groups=cfg.int("n_groups", low=1),
-            state=cfg.int("state_size", low=1), kernel=cfg.int("conv_kernel", low=1),
-            proj_bias=cfg.bool("use_bias", False), conv_bias=cfg.bool("use_conv_bias", True),
-        )  # fmt: skip
+            "norm1",
+            hidden=hidden,
+            inner=inner,
+            heads=heads,
+            groups=cfg.int("n_groups", low=1),
+            state=cfg.int("state_size", low=1),
+            kernel=cfg.int("conv_kernel", low=1),
+            proj_bias=cfg.bool("use_bias", False),
+            conv_bias=cfg.bool("use_conv_bias", True),
+        )
         return layer(mix, [], hidden=hidden)
 
     return decoder(
-        cfg, stack("layers", ["mamba"] * layers, make, width=hidden), hidden=hidden,
-        vocab=cfg.int("vocab_size", low=1), tied=cfg.bool("tie_word_embeddings", False), final=[norm("norm", hidden)],
-    )  # fmt: skip
+        cfg,
+        stack("layers", ["mamba"] * layers, make, width=hidden),
+        hidden=hidden,
+        vocab=cfg.int("vocab_size", low=1),
+        tied=cfg.bool("tie_word_embeddings", False),
+        final=[norm("norm", hidden)],
+    )
 
 
 @reader("jamba")
@@ -95,19 +116,28 @@ def jamba(cfg: Config) -> Architecture:
         if kind == "attention":
             return mixer(cfg, Style(), size, rotary=0)
         return mamba1(
-            "norm1", hidden=size.hidden, inner=inner, state=cfg.int("mamba_d_state", low=1), dt_rank=rank,
-            kernel=cfg.int("mamba_d_conv", low=1), proj_bias=cfg.bool("mamba_proj_bias", False),
-            conv_bias=cfg.bool("mamba_conv_bias", True), norms=True,
-        )  # fmt: skip
+            "norm1",
+            hidden=size.hidden,
+            inner=inner,
+            state=cfg.int("mamba_d_state", low=1),
+            dt_rank=rank,
+            kernel=cfg.int("mamba_d_conv", low=1),
+            proj_bias=cfg.bool("mamba_proj_bias", False),
+            conv_bias=cfg.bool("mamba_conv_bias", True),
+            norms=True,
+        )
 
     return sparse_decoder(
-        cfg, Style(), size, dense=ffn, mixers=mixers, window=0,
+        cfg,
+        Style(),
+        size,
+        dense=ffn,
+        mixers=mixers,
+        window=0,
         sparse=[s and experts > 1 for s in periodic("expert")],
         kinds=["attention" if a else "mamba" for a in periodic("attn")],
-        experts=lambda: moe(
-            "norm2", hidden=size.hidden, ffn=ffn, experts=experts, top_k=top_k, fn=activation(cfg)
-        ),
-    )  # fmt: skip
+        experts=lambda: moe("norm2", hidden=size.hidden, ffn=ffn, experts=experts, top_k=top_k, fn=activation(cfg)),
+    )
 
 
 def state_space(cfg: Config, size: Sizes, *, gated_norm: bool = True, out_bias: bool | None = None) -> list[Operator]:
@@ -120,11 +150,18 @@ def state_space(cfg: Config, size: Sizes, *, gated_norm: bool = True, out_bias: 
     if head_dim != "auto" and cfg.check_int("mamba_d_head", head_dim, 1) * heads != inner:
         raise cfg.error("mamba_d_head", head_dim, f"mamba_n_heads x mamba_d_head = {inner}", "correct one of them")
     return mamba2(
-        "norm1", hidden=size.hidden, inner=inner, heads=heads, groups=cfg.int("mamba_n_groups", low=1),
-        state=cfg.int("mamba_d_state", low=1), kernel=cfg.int("mamba_d_conv", low=1),
-        proj_bias=cfg.bool("mamba_proj_bias", False), conv_bias=cfg.bool("mamba_conv_bias", True),
-        gated_norm=gated_norm, out_bias=out_bias,
-    )  # fmt: skip
+        "norm1",
+        hidden=size.hidden,
+        inner=inner,
+        heads=heads,
+        groups=cfg.int("mamba_n_groups", low=1),
+        state=cfg.int("mamba_d_state", low=1),
+        kernel=cfg.int("mamba_d_conv", low=1),
+        proj_bias=cfg.bool("mamba_proj_bias", False),
+        conv_bias=cfg.bool("mamba_conv_bias", True),
+        gated_norm=gated_norm,
+        out_bias=out_bias,
+    )
 
 
 @reader("bamba", "granitemoehybrid")
@@ -151,15 +188,19 @@ def bamba(cfg: Config) -> Architecture:
         if not experts:
             return mlp("norm2", hidden=size.hidden, ffn=shared, fn=activation(cfg), fused="input_linear")
         return moe(
-            "norm2", hidden=size.hidden, ffn=ffn_size(cfg), experts=experts,
-            top_k=cfg.int("num_experts_per_tok", low=1), fn=activation(cfg), shared_ffn=shared,
+            "norm2",
+            hidden=size.hidden,
+            ffn=ffn_size(cfg),
+            experts=experts,
+            top_k=cfg.int("num_experts_per_tok", low=1),
+            fn=activation(cfg),
+            shared_ffn=shared,
             shared_fused="input_linear",
-        )  # fmt: skip
+        )
 
     return sparse_decoder(
-        cfg, style, size, sparse=[granite] * size.layers, dense=ffn_size(cfg), experts=feed, mixers=mixers,
-        kinds=kinds, window=0,
-    )  # fmt: skip
+        cfg, style, size, sparse=[granite] * size.layers, dense=ffn_size(cfg), experts=feed, mixers=mixers, kinds=kinds, window=0
+    )
 
 
 @reader("falcon_h1")
@@ -174,7 +215,11 @@ def falcon_h1(cfg: Config) -> Architecture:
         return layer(both, dense_ffn(cfg, style, size, ffn_size(cfg)), hidden=size.hidden)
 
     return decoder(
-        cfg, stack("layers", ["hybrid"] * size.layers, make, width=size.hidden), final=[norm("norm", size.hidden)],
-        ffn=ffn_size(cfg), tied=cfg.bool("tie_word_embeddings", False), max_positions=max_positions(cfg),
+        cfg,
+        stack("layers", ["hybrid"] * size.layers, make, width=size.hidden),
+        final=[norm("norm", size.hidden)],
+        ffn=ffn_size(cfg),
+        tied=cfg.bool("tie_word_embeddings", False),
+        max_positions=max_positions(cfg),
         **size.facts(),
-    )  # fmt: skip
+    )

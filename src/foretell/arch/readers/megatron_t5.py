@@ -58,6 +58,16 @@ def megatron_t5(cfg: Config) -> Architecture:
     ]
     head: list[Operator] = [end, Head(name="lm_head", dim=hidden, rows=vocab, tied=tied, bias=tied)]
     return single(
-        cfg, family="encoder-decoder", embed=embed, stacks=stacks, head=head, hidden=hidden, vocab=vocab, heads=heads,
-        head_dim=head_dim, ffn=ffn, max_positions=rows, tied=tied,
-    )  # fmt: skip
+        cfg,
+        family="encoder-decoder",
+        embed=embed,
+        stacks=stacks,
+        head=head,
+        hidden=hidden,
+        vocab=vocab,
+        heads=heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        max_positions=rows,
+        tied=tied,
+    )

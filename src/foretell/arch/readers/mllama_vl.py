@@ -134,17 +134,31 @@ def mllama_text(cfg: Config) -> Architecture:
         cross = kind == "cross"
         feed = mlp("norm2", hidden=hidden, ffn=ffn, fn=fn)
         mixer = mha(
-            "norm1", hidden=hidden, heads=heads, kv_heads=kv_heads, bias=False, causal=not cross,
-            rotary=0 if cross else head_dim, memory="memory" if cross else "",
+            "norm1",
+            hidden=hidden,
+            heads=heads,
+            kv_heads=kv_heads,
+            bias=False,
+            causal=not cross,
+            rotary=0 if cross else head_dim,
+            memory="memory" if cross else "",
             qk_norm=Norm(name="", dim=head_dim) if cross else None,
-        )  # fmt: skip
+        )
         return _branches((mixer, feed), hidden=hidden, gated=cross)
 
     trunk = stack("layers", ["cross" if i in crossing else "self" for i in range(depth)], layer, width=hidden)
     arch = decoder(
-        cfg, trunk, hidden=hidden, vocab=vocab, tied=False, final=[norm("norm", hidden)], heads=heads,
-        kv_heads=kv_heads, head_dim=head_dim, ffn=ffn,
+        cfg,
+        trunk,
+        hidden=hidden,
+        vocab=vocab,
+        tied=False,
+        final=[norm("norm", hidden)],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=ffn,
         max_positions=cfg.int("max_position_embeddings", default=None),
-    )  # fmt: skip
+    )
     table = replace(arch.embed.ops[0], rows=vocab + 8)  # type: ignore[call-arg]
     return replace(arch, embed=replace(arch.embed, ops=(table, *arch.embed.ops[1:])))

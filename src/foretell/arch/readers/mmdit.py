@@ -184,12 +184,20 @@ def flux(cfg: Config) -> Architecture:
         ),
     ]
     return single(
-        cfg, family="diffusion", embed=embed, stacks=stacks, head=_ends(hidden, patch * patch * out),
+        cfg,
+        family="diffusion",
+        embed=embed,
+        stacks=stacks,
+        head=_ends(hidden, patch * patch * out),
         hidden=hidden,
-        embed_stream=_STREAM, embed_positions=rows, head_positions=rows, heads=heads, head_dim=dim,
+        embed_stream=_STREAM,
+        embed_positions=rows,
+        head_positions=rows,
+        heads=heads,
+        head_dim=dim,
         ffn=4 * hidden,
         notes=(f"rows are {rows} image and {text} text tokens",),
-    )  # fmt: skip
+    )
 
 
 @reader("SD3Transformer2DModel")
@@ -225,8 +233,17 @@ def sd3(cfg: Config) -> Architecture:
     keys = [("dual" if i in dual else "joint") + ("-last" if i == depth - 1 else "") for i in range(depth)]
     out = cfg.int("out_channels", default=channels, low=1)
     return single(
-        cfg, family="diffusion", embed=embed,
+        cfg,
+        family="diffusion",
+        embed=embed,
         stacks=[stack("layers", keys, layer, width=hidden, stream=_STREAM, positions=rows)],
-        head=_ends(hidden, patch * patch * out), hidden=hidden, embed_stream=_STREAM, embed_positions=rows,
-        head_positions=rows, heads=heads, head_dim=dim, ffn=4 * hidden, notes=(f"text rows are {SD3_TEXT}",),
-    )  # fmt: skip
+        head=_ends(hidden, patch * patch * out),
+        hidden=hidden,
+        embed_stream=_STREAM,
+        embed_positions=rows,
+        head_positions=rows,
+        heads=heads,
+        head_dim=dim,
+        ffn=4 * hidden,
+        notes=(f"text rows are {SD3_TEXT}",),
+    )

@@ -94,9 +94,16 @@ def _fcn(cfg: Config, depth: int, plain: bool, stride: int, image: Size, classes
         Add(name="loss_sum", ins=("loss", "aux_loss"), features=0),
     ]
     return single(
-        cfg, family="cnn", embed=stem, stacks=stacks, head=head, hidden=c_in, embed_stream="sample",
-        embed_positions=_pixels(image), head_positions=h * w,
-    )  # fmt: skip
+        cfg,
+        family="cnn",
+        embed=stem,
+        stacks=stacks,
+        head=head,
+        hidden=c_in,
+        embed_stream="sample",
+        embed_positions=_pixels(image),
+        head_positions=h * w,
+    )
 
 
 def _unet(cfg: Config, stages: int, image: Size, classes: int) -> Architecture:
@@ -136,9 +143,16 @@ def _unet(cfg: Config, stages: int, image: Size, classes: int) -> Architecture:
         Add(name="loss_sum", ins=("loss", "aux_loss"), features=0),
     ]
     return single(
-        cfg, family="cnn", embed=embed, stacks=stacks, head=head, hidden=64, embed_stream="sample",
-        embed_positions=_pixels(image), head_positions=_pixels(image),
-    )  # fmt: skip
+        cfg,
+        family="cnn",
+        embed=embed,
+        stacks=stacks,
+        head=head,
+        hidden=64,
+        embed_stream="sample",
+        embed_positions=_pixels(image),
+        head_positions=_pixels(image),
+    )
 
 
 def _pyramid(hidden: int, levels: list[tuple[str, int]], width: int, classes: int, image: Size) -> list[Operator]:
@@ -201,9 +215,18 @@ def _upernet(cfg: Config, hidden: int, heads: int, neck: bool, image: Size, clas
         Add(name="loss_sum", ins=("loss", "aux_loss"), features=0),
     ]
     return single(
-        cfg, family="vision", embed=embed, stacks=[tower("layers", layer, depth, width=hidden, positions=rows)], head=head,
-        hidden=hidden, embed_stream="sample", embed_positions=rows, head_positions=rows, heads=heads, head_dim=hidden // heads,
-    )  # fmt: skip
+        cfg,
+        family="vision",
+        embed=embed,
+        stacks=[tower("layers", layer, depth, width=hidden, positions=rows)],
+        head=head,
+        hidden=hidden,
+        embed_stream="sample",
+        embed_positions=rows,
+        head_positions=rows,
+        heads=heads,
+        head_dim=hidden // heads,
+    )
 
 
 @reader("mmseg")

@@ -15,9 +15,13 @@ from foretell.arch.readers._encoder import classifier, labels, mha, single, task
 from foretell.arch.readers._registry import reader
 
 _TASKS = (
-    "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering",
+    "Model",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
     "ForMultipleChoice",
-)  # fmt: skip
+)
 
 
 @reader("modernbert")
@@ -40,10 +44,15 @@ def modernbert(cfg: Config) -> Architecture:
         first, full = key.startswith("first"), key in ("first", "full")
         ops: list[Operator] = [] if first else [norm("norm1", hidden, "layer", bias=bias, ins="x")]
         ops += mha(
-            "x" if first else "norm1", hidden=hidden, heads=heads, packed=True, bias=attn_bias,
+            "x" if first else "norm1",
+            hidden=hidden,
+            heads=heads,
+            packed=True,
+            bias=attn_bias,
             rotary=head_dim,
-            window=0 if full else window, dropout=attn_drop,
-        )  # fmt: skip
+            window=0 if full else window,
+            dropout=attn_drop,
+        )
         ops += residual("add1", "x", "o_proj", hidden, dropout=attn_drop)
         ops += [
             norm("norm2", hidden, "layer", bias=bias, ins="add1"),
@@ -80,12 +89,20 @@ def modernbert(cfg: Config) -> Architecture:
         norm("embed_norm", hidden, "layer", bias=bias),
     )
     return single(
-        cfg, family="encoder", embed=embed,
+        cfg,
+        family="encoder",
+        embed=embed,
         stacks=[stack("layers", names, layer, width=hidden)],
         head=head,
-        hidden=hidden, vocab=vocab, heads=heads, head_dim=head_dim, ffn=ffn,
-        max_positions=cfg.int("max_position_embeddings", default=None), tied=tied, notes=notes,
-    )  # fmt: skip
+        hidden=hidden,
+        vocab=vocab,
+        heads=heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        max_positions=cfg.int("max_position_embeddings", default=None),
+        tied=tied,
+        notes=notes,
+    )
 
 
 def _layer_kinds(cfg: Config, depth: int) -> list[bool]:

@@ -62,8 +62,10 @@ _DEEPSEEK = {"ffn": "moe_intermediate_size", "shared": "*", "score": "sigmoid"}
 SPARSE: dict[str, Sparse] = {
     "mixtral": Sparse(Style(rule=always)),
     "qwen2_moe": Sparse(
-        Style(qkv_bias="qkv_bias", rule=_qwen2_moe_rule), ffn="moe_intermediate_size",
-        shared="shared_expert_intermediate_size", shared_gate=True,
+        Style(qkv_bias="qkv_bias", rule=_qwen2_moe_rule),
+        ffn="moe_intermediate_size",
+        shared="shared_expert_intermediate_size",
+        shared_gate=True,
     ),
     "qwen3_moe": Sparse(replace(_BIASED, qk_norm="head", rule=_if_used), ffn="moe_intermediate_size"),
     "qwen3_vl_moe_text": Sparse(replace(_BIASED, qk_norm="head"), ffn="moe_intermediate_size"),
@@ -73,17 +75,13 @@ SPARSE: dict[str, Sparse] = {
     "phimoe": Sparse(replace(_BIASED, norm=LAYER, rule=always, head_bias="lm_head_bias")),
     "granitemoe": Sparse(_BIASED),
     "granitemoeshared": Sparse(_BIASED, shared="shared_intermediate_size", shared_fused="input_linear"),
-    "gpt_oss": Sparse(
-        replace(_BIASED, rule=every(2), act="swigluoai"), bias=True, router_bias=True, sinks=True
-    ),
+    "gpt_oss": Sparse(replace(_BIASED, rule=every(2), act="swigluoai"), bias=True, router_bias=True, sinks=True),
     "minimax_m2": Sparse(Style(qk_norm="full"), score="sigmoid"),
     "glm4_moe": Sparse(replace(_QKV_BIASED, rotary=0.5), **_DEEPSEEK),  # type: ignore[arg-type]
     "dots1": Sparse(replace(_BIASED, qk_norm="head", rule=from_max_window_layers), **_DEEPSEEK),  # type: ignore[arg-type]
     "solar_open": Sparse(_QKV_BIASED, **_DEEPSEEK),  # type: ignore[arg-type]
-    "hunyuan_v1_moe": Sparse(
-        replace(_BIASED, qk_norm="head", norm_after_rope=True), shared="intermediate_size"
-    ),
-}  # fmt: skip
+    "hunyuan_v1_moe": Sparse(replace(_BIASED, qk_norm="head", norm_after_rope=True), shared="intermediate_size"),
+}
 
 
 def experts_of(cfg: Config, kind: Sparse, hidden: int) -> list[Operator]:
@@ -95,11 +93,19 @@ def experts_of(cfg: Config, kind: Sparse, hidden: int) -> list[Operator]:
     else:
         shared = cfg.int(kind.shared, default=0) if kind.shared else 0
     return moe(
-        "add1" if kind.style.place == "post" else "norm2", hidden=hidden, ffn=ffn, experts=experts, top_k=top_k,
-        fn="swigluoai" if kind.style.act == "swigluoai" else activation(cfg, kind.style.act), bias=kind.bias,
-        router_bias=kind.router_bias, score=kind.score, shared_ffn=shared, shared_gate=kind.shared_gate,
+        "add1" if kind.style.place == "post" else "norm2",
+        hidden=hidden,
+        ffn=ffn,
+        experts=experts,
+        top_k=top_k,
+        fn="swigluoai" if kind.style.act == "swigluoai" else activation(cfg, kind.style.act),
+        bias=kind.bias,
+        router_bias=kind.router_bias,
+        score=kind.score,
+        shared_ffn=shared,
+        shared_gate=kind.shared_gate,
         shared_fused=kind.shared_fused,
-    )  # fmt: skip
+    )
 
 
 def _guess(cfg: Config) -> Sparse:
@@ -126,10 +132,14 @@ def sparse(cfg: Config) -> Architecture:
 
     every_layer = cfg.model_type == "solar_open"
     return sparse_decoder(
-        cfg, kind.style, size, dense=dense, mixers=mixers,
+        cfg,
+        kind.style,
+        size,
+        dense=dense,
+        mixers=mixers,
         sparse=[True] * size.layers if every_layer else sparse_layers(cfg, size.layers),
         experts=lambda: experts_of(cfg, kind, size.hidden),
-    )  # fmt: skip
+    )
 
 
 @reader("ernie4_5_moe")
@@ -146,15 +156,25 @@ def ernie(cfg: Config) -> Architecture:
 
     def feed() -> list[Operator]:
         return moe(
-            "norm2", hidden=size.hidden, ffn=ffn, experts=experts, top_k=top_k, fn=activation(cfg),
+            "norm2",
+            hidden=size.hidden,
+            ffn=ffn,
+            experts=experts,
+            top_k=top_k,
+            fn=activation(cfg),
             router_extra=(Weight("moe_statics.e_score_correction_bias", (1, experts)),),
-            shared_ffn=ffn * cfg.int("moe_num_shared_experts", default=0), shared_bias=bias,
-        )  # fmt: skip
+            shared_ffn=ffn * cfg.int("moe_num_shared_experts", default=0),
+            shared_bias=bias,
+        )
 
     return sparse_decoder(
-        cfg, style, size, dense=ffn_size(cfg), experts=feed,
+        cfg,
+        style,
+        size,
+        dense=ffn_size(cfg),
+        experts=feed,
         sparse=[(i + 1) % step == 0 and start <= i <= end for i in range(size.layers)],
-    )  # fmt: skip
+    )
 
 
 @reader("llama4_text")
@@ -184,14 +204,28 @@ def llama4(cfg: Config) -> Architecture:
 
     def feed() -> list[Operator]:
         return moe(
-            "norm2", hidden=size.hidden, ffn=ffn, experts=experts, top_k=top_k, fn=activation(cfg), score="sigmoid",
-            shared_ffn=ffn, dense=True,
-        )  # fmt: skip
+            "norm2",
+            hidden=size.hidden,
+            ffn=ffn,
+            experts=experts,
+            top_k=top_k,
+            fn=activation(cfg),
+            score="sigmoid",
+            shared_ffn=ffn,
+            dense=True,
+        )
 
     return sparse_decoder(
-        cfg, style, size, dense=cfg.int("intermediate_size_mlp", low=1), experts=feed, mixers=mixers, window=chunk,
-        sparse=[i in chosen for i in range(size.layers)], kinds=["chunked" if r else "attention" for r in rope],
-    )  # fmt: skip
+        cfg,
+        style,
+        size,
+        dense=cfg.int("intermediate_size_mlp", low=1),
+        experts=feed,
+        mixers=mixers,
+        window=chunk,
+        sparse=[i in chosen for i in range(size.layers)],
+        kinds=["chunked" if r else "attention" for r in rope],
+    )
 
 
 @reader("dbrx")
@@ -205,8 +239,12 @@ def dbrx(cfg: Config) -> Architecture:
 
     def feed() -> list[Operator]:
         return moe(
-            "norm2", hidden=size.hidden, ffn=width, experts=experts, top_k=ffn.int("moe_top_k", low=1),
+            "norm2",
+            hidden=size.hidden,
+            ffn=width,
+            experts=experts,
+            top_k=ffn.int("moe_top_k", low=1),
             fn=str(fn.get("name", "silu")) if isinstance(fn, dict) else "silu",
-        )  # fmt: skip
+        )
 
     return sparse_decoder(cfg, style, size, sparse=[True] * size.layers, dense=width, experts=feed)

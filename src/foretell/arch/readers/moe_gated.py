@@ -37,16 +37,28 @@ def mimo(cfg: Config) -> Architecture:
 
     def mixers(kind: str, seen: int) -> list[Operator]:
         return attention(
-            "norm1", hidden=size.hidden, heads=size.heads, kv_heads=size.kv_heads * (2 if kind == "sliding" else 1),
-            head_dim=size.head_dim, v_dim=v_dim, qkv_bias=cfg.bool("attention_bias", False), rotary=turn,
-            window=seen, sinks=kind == "sliding", dropout=cfg.float("attention_dropout", 0.0),
-        )  # fmt: skip
+            "norm1",
+            hidden=size.hidden,
+            heads=size.heads,
+            kv_heads=size.kv_heads * (2 if kind == "sliding" else 1),
+            head_dim=size.head_dim,
+            v_dim=v_dim,
+            qkv_bias=cfg.bool("attention_bias", False),
+            rotary=turn,
+            window=seen,
+            sinks=kind == "sliding",
+            dropout=cfg.float("attention_dropout", 0.0),
+        )
 
     def feed() -> list[Operator]:
         return moe(
-            "norm2", hidden=size.hidden, ffn=cfg.int("moe_intermediate_size", low=1), experts=experts, top_k=top_k,
+            "norm2",
+            hidden=size.hidden,
+            ffn=cfg.int("moe_intermediate_size", low=1),
+            experts=experts,
+            top_k=top_k,
             score="sigmoid",
-        )  # fmt: skip
+        )
 
     return sparse_decoder(
         cfg, style, size, sparse=sparse, dense=ffn_size(cfg), experts=feed, mixers=mixers, kinds=kinds, window=window
@@ -67,7 +79,7 @@ def step(cfg: Config) -> Architecture:
     cfg.raw = {
         k: v[: size.layers] if k in ("layer_types", "mlp_layer_types") and isinstance(v, list) and len(v) == padded else v
         for k, v in cfg.raw.items()
-    }  # fmt: skip
+    }
     kinds, window = attention_kinds(cfg, size.layers)
     mlp_types = layer_list(cfg, "mlp_layer_types", size.layers)
     if mlp_types is None:
@@ -92,10 +104,15 @@ def step(cfg: Config) -> Architecture:
 
     def feed() -> list[Operator]:
         return moe(
-            "norm2", hidden=size.hidden, ffn=cfg.int("moe_intermediate_size", low=1), experts=experts, top_k=top_k,
-            score="sigmoid", shared_ffn=cfg.int("share_expert_dim", default=0),
+            "norm2",
+            hidden=size.hidden,
+            ffn=cfg.int("moe_intermediate_size", low=1),
+            experts=experts,
+            top_k=top_k,
+            score="sigmoid",
+            shared_ffn=cfg.int("share_expert_dim", default=0),
             shared_bias=cfg.bool("mlp_bias", False),
-        )  # fmt: skip
+        )
 
     return sparse_decoder(
         cfg, style, size, sparse=sparse, dense=ffn_size(cfg), experts=feed, mixers=mixers, kinds=kinds, window=window
@@ -130,11 +147,25 @@ def minimax_m3(cfg: Config) -> Architecture:
 
     def feed() -> list[Operator]:
         return moe(
-            "norm2", hidden=size.hidden, ffn=ffn_size(cfg), experts=experts, top_k=top_k, score="sigmoid",
-            fn="swigluoai", shared_ffn=cfg.int("shared_intermediate_size", low=1), shared_fused="gate_up_proj",
-        )  # fmt: skip
+            "norm2",
+            hidden=size.hidden,
+            ffn=ffn_size(cfg),
+            experts=experts,
+            top_k=top_k,
+            score="sigmoid",
+            fn="swigluoai",
+            shared_ffn=cfg.int("shared_intermediate_size", low=1),
+            shared_fused="gate_up_proj",
+        )
 
     return sparse_decoder(
-        cfg, style, size, sparse=sparse_layers(cfg, size.layers), dense=cfg.int("dense_intermediate_size", low=1),
-        experts=feed, mixers=mixers, kinds=kinds, notes=[NO_GRADIENT] if "sparse" in kinds else [],
-    )  # fmt: skip
+        cfg,
+        style,
+        size,
+        sparse=sparse_layers(cfg, size.layers),
+        dense=cfg.int("dense_intermediate_size", low=1),
+        experts=feed,
+        mixers=mixers,
+        kinds=kinds,
+        notes=[NO_GRADIENT] if "sparse" in kinds else [],
+    )

@@ -78,6 +78,10 @@ def nemotron_nas(cfg: Config) -> Architecture:
         return layer(mix, feed, hidden=hidden)
 
     return decoder(
-        cfg, stack("layers", keys, make, width=hidden), final=[norm("norm", hidden)],
-        tied=cfg.bool("tie_word_embeddings", False), max_positions=max_positions(cfg), **size.facts(),
-    )  # fmt: skip
+        cfg,
+        stack("layers", keys, make, width=hidden),
+        final=[norm("norm", hidden)],
+        tied=cfg.bool("tie_word_embeddings", False),
+        max_positions=max_positions(cfg),
+        **size.facts(),
+    )

@@ -24,9 +24,13 @@ from foretell.arch.readers._vision import nested, pair, patches, text_model, tex
 QWEN2_PATCHES = 5120
 """Patches of the largest image under ``Qwen2VLImageProcessor``'s ``max_pixels`` (28 * 28 * 1280)."""
 _TEXT = {
-    "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text", "qwen3_vl": "qwen3_vl_text",
-    "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
-}  # fmt: skip
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 _FLAT = ("qwen2_vl", "qwen2_5_vl")
 """Types whose older files carry the text part's keys at the top level."""
 
@@ -88,9 +92,14 @@ def _qwen2(cfg: Config, windowed: bool) -> list[Stack]:
     cfg.divides("num_heads", hidden, heads)
     rows = QWEN2_PATCHES
     conv = patches(
-        "patch_embed", cfg, channels=cfg.int("in_channels", low=1), hidden=hidden, positions=rows, bias=False,
+        "patch_embed",
+        cfg,
+        channels=cfg.int("in_channels", low=1),
+        hidden=hidden,
+        positions=rows,
+        bias=False,
         frames=pair(cfg, "temporal_patch_size")[0],
-    )  # fmt: skip
+    )
     embed = tower("vision_embed", [conv], 1, width=0, positions=rows, label="embed")
     if windowed:
         ffn, fn = cfg.int("intermediate_size", low=1), cfg.str("hidden_act", "silu")
@@ -103,8 +112,10 @@ def _qwen2(cfg: Config, windowed: bool) -> list[Stack]:
                     (lambda x: _rope_attention(x, hidden, heads, window), 0.0),
                     (lambda x: mlp(x, hidden=hidden, ffn=ffn, fn=fn, bias=True), 0.0),
                 ],
-                hidden=hidden, kind="rms", bias=False,
-            )  # fmt: skip
+                hidden=hidden,
+                kind="rms",
+                bias=False,
+            )
             return Block("full" if not window else "window", tuple(ops), hidden, "sample", rows)
 
         pattern = tuple(0 if i in full else 1 for i in range(depth))
@@ -133,9 +144,13 @@ def _qwen3(cfg: Config) -> list[Stack]:
     cfg.divides("num_heads", hidden, heads)
     rows = cfg.int("num_position_embeddings", low=1)
     conv = patches(
-        "patch_embed", cfg, channels=cfg.int("in_channels", low=1), hidden=hidden, positions=rows,
+        "patch_embed",
+        cfg,
+        channels=cfg.int("in_channels", low=1),
+        hidden=hidden,
+        positions=rows,
         frames=pair(cfg, "temporal_patch_size")[0],
-    )  # fmt: skip
+    )
     embed = [
         conv,
         Parameters(name="pos_embed", shapes=((rows, hidden),), role="embedding"),

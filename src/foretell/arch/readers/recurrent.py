@@ -48,10 +48,15 @@ def rwkv(cfg: Config) -> Architecture:
             Mul(name="mixed_k", ins=("norm1",), features=hidden),
             Mul(name="mixed_v", ins=("norm1",), features=hidden),
             Mul(name="mixed_r", ins=("norm1",), features=hidden),
-            col("key", "mixed_k", hidden, wide), col("value", "mixed_v", hidden, wide),
+            col("key", "mixed_k", hidden, wide),
+            col("value", "mixed_v", hidden, wide),
             col("receptance", "mixed_r", hidden, wide),
             Scan(
-                name="scan", ins=("key", "value"), kind="rwkv", d_inner=wide, state=3 * wide,
+                name="scan",
+                ins=("key", "value"),
+                kind="rwkv",
+                d_inner=wide,
+                state=3 * wide,
                 extra=(Weight("time_decay", (wide,), "tp"), Weight("time_first", (wide,), "tp")),
             ),
             Gate(name="gated", ins=("receptance", "scan"), fn="sigmoid", features=wide),
@@ -67,16 +72,22 @@ def rwkv(cfg: Config) -> Architecture:
             Linear(name="ffn_receptance", ins=("mixed_ffn_r",), d_in=hidden, d_out=hidden),
             Gate(name="ffn_gated", ins=("ffn_receptance", "ffn_value"), fn="sigmoid", features=hidden, split=False),
             Add(name="add2", ins=("add1", "ffn_gated"), features=hidden),
-        ]  # fmt: skip
+        ]
 
     pre = norm("pre_ln", hidden, "layer", bias=True, ins="x")
     first = Block(name="rwkv-first", width=hidden, ops=(pre, *body("pre_ln")))
     rest = Block(name="rwkv", width=hidden, ops=tuple(body("x")))
     trunk = Stack(name="layers", blocks=(first, rest), pattern=(0, *(1,) * (layers - 1)))
     return decoder(
-        cfg, trunk, hidden=hidden, vocab=cfg.int("vocab_size", low=1), tied=cfg.bool("tie_word_embeddings", False),
-        final=[norm("norm", hidden, "layer", bias=True)], ffn=ffn, max_positions=cfg.int("context_length", default=None),
-    )  # fmt: skip
+        cfg,
+        trunk,
+        hidden=hidden,
+        vocab=cfg.int("vocab_size", low=1),
+        tied=cfg.bool("tie_word_embeddings", False),
+        final=[norm("norm", hidden, "layer", bias=True)],
+        ffn=ffn,
+        max_positions=cfg.int("context_length", default=None),
+    )
 
 
 @reader("recurrent_gemma")
@@ -104,28 +115,42 @@ def recurrent_gemma(cfg: Config) -> Architecture:
                 Linear(name="linear_y", ins=("norm1",), d_in=hidden, d_out=width, bias=True, split="col"),
                 Linear(name="linear_x", ins=("norm1",), d_in=hidden, d_out=width, bias=True, split="col"),
                 Conv(
-                    name="conv_1d", c_in=width, c_out=width, kernel=(cfg.int("conv1d_width", low=1),), groups=width,
+                    name="conv_1d",
+                    c_in=width,
+                    c_out=width,
+                    kernel=(cfg.int("conv1d_width", low=1),),
+                    groups=width,
                     split=True,
                 ),
                 Scan(
-                    name="scan", ins=("conv_1d",), kind="rglru", d_inner=width, state=width, stored=2 * width,
+                    name="scan",
+                    ins=("conv_1d",),
+                    kind="rglru",
+                    d_inner=width,
+                    state=width,
+                    stored=2 * width,
                     extra=(
                         Weight("recurrent_param", (width,), "tp"),
-                        Weight("input_gate_weight", square, "tp", "matrix"), Weight("input_gate_bias", line, "tp"),
+                        Weight("input_gate_weight", square, "tp", "matrix"),
+                        Weight("input_gate_bias", line, "tp"),
                         Weight("recurrent_gate_weight", square, "tp", "matrix"),
                         Weight("recurrent_gate_bias", line, "tp"),
                     ),
                 ),
                 Gate(name="gated", ins=("linear_y", "scan"), fn=activation(cfg), features=width),
                 Linear(name="linear_out", d_in=width, d_out=hidden, bias=True, split="row"),
-            ]  # fmt: skip
+            ]
         feed = mlp("norm2", hidden=hidden, ffn=ffn, fn=activation(cfg), bias=True)
         return layer(mix, feed, hidden=hidden)
 
     return decoder(
-        cfg, stack("layers", kinds, make, width=hidden), final=[norm("norm", hidden)], ffn=ffn,
-        tied=cfg.bool("tie_word_embeddings", True), **size.facts(),
-    )  # fmt: skip
+        cfg,
+        stack("layers", kinds, make, width=hidden),
+        final=[norm("norm", hidden)],
+        ffn=ffn,
+        tied=cfg.bool("tie_word_embeddings", True),
+        **size.facts(),
+    )
 
 
 @reader("lfm2", "lfm2_moe")
@@ -160,14 +185,24 @@ def lfm2(cfg: Config) -> Architecture:
         ]
 
     return sparse_decoder(
-        cfg, style, size, sparse=[i >= dense for i in range(size.layers)], dense=ffn, mixers=mixers, window=0,
+        cfg,
+        style,
+        size,
+        sparse=[i >= dense for i in range(size.layers)],
+        dense=ffn,
+        mixers=mixers,
+        window=0,
         kinds=["attention" if kind == "full_attention" else "conv" for kind in listed],
         experts=lambda: moe(
-            "norm2", hidden=hidden, ffn=cfg.int("moe_intermediate_size", low=1), experts=experts, top_k=top_k,
+            "norm2",
+            hidden=hidden,
+            ffn=cfg.int("moe_intermediate_size", low=1),
+            experts=experts,
+            top_k=top_k,
             score="sigmoid",
         ),
         tied=cfg.bool("tie_embedding", cfg.bool("tie_word_embeddings", True)),
-    )  # fmt: skip
+    )
 
 
 @reader("xlnet")
@@ -181,11 +216,19 @@ def xlnet(cfg: Config) -> Architecture:
     attn: list[Operator] = [
         *(Linear(name=k, ins=("x",), d_in=hidden, d_out=wide, split="col") for k in ("q", "k", "v", "r")),
         Attention(
-            name="attn", ins=("q", "k", "v"), heads=heads, kv_heads=heads, head_dim=head_dim, v_dim=head_dim,
-            causal=False, extra=(*small, Weight("seg_embed", (2, heads, head_dim), "tp")), fused=False, dropout=p,
+            name="attn",
+            ins=("q", "k", "v"),
+            heads=heads,
+            kv_heads=heads,
+            head_dim=head_dim,
+            v_dim=head_dim,
+            causal=False,
+            extra=(*small, Weight("seg_embed", (2, heads, head_dim), "tp")),
+            fused=False,
+            dropout=p,
         ),
         Linear(name="o", d_in=wide, d_out=hidden, split="row"),
-    ]  # fmt: skip
+    ]
     feed = mlp("norm1", hidden=hidden, ffn=ffn, fn=cfg.str("ff_activation", "gelu"), gated=False, bias=True)
     ops = layer(attn, feed, hidden=hidden, place="after", kind=kind, dropout=p)
     trunk = stack("layers", ["layer"] * cfg.int("n_layer", low=1), lambda _: ops, width=hidden)
@@ -195,7 +238,17 @@ def xlnet(cfg: Config) -> Architecture:
         embed.append(Dropout(name="embed_drop", ins=("embed_tokens",), features=hidden, p=p))
         final.append(Dropout(name="final_drop", features=hidden, p=p))
     return decoder(
-        cfg, trunk, hidden=hidden, vocab=cfg.int("vocab_size", low=1), tied=cfg.bool("tie_word_embeddings", True),
-        final=final, embed=embed, head_bias=True, heads=heads, kv_heads=heads, head_dim=head_dim, ffn=ffn,
+        cfg,
+        trunk,
+        hidden=hidden,
+        vocab=cfg.int("vocab_size", low=1),
+        tied=cfg.bool("tie_word_embeddings", True),
+        final=final,
+        embed=embed,
+        head_bias=True,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        ffn=ffn,
         max_positions=max_positions(cfg),
-    )  # fmt: skip
+    )

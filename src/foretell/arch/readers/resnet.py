@@ -48,11 +48,16 @@ def conv_norm(
     """Convolution without bias, batch norm (``affine=False``: frozen into buffers), optional activation."""
     ops: list[Operator] = [
         Conv(
-            name=name, ins=(ins,) if ins else (), c_in=c_in, c_out=c_out, kernel=(kernel, kernel), bias=False,
+            name=name,
+            ins=(ins,) if ins else (),
+            c_in=c_in,
+            c_out=c_out,
+            kernel=(kernel, kernel),
+            bias=False,
             positions=positions,
         ),
         Norm(name=f"{name}_norm", dim=c_out, kind="batch", bias=affine, affine=affine),
-    ]  # fmt: skip
+    ]
     return [*ops, Act(name=f"{name}_act", fn=fn, features=c_out)] if fn else ops
 
 
@@ -120,7 +125,14 @@ def resnet(cfg: Config) -> Architecture:
         head.append(classifier("classifier", body.channels, labels(cfg)))
     rows = body.height * body.width
     return single(
-        cfg, family="cnn", embed=body.stem, stacks=body.stages, head=head, hidden=body.channels,
-        embed_stream="sample", embed_positions=IMAGE * IMAGE, head_positions=rows,
+        cfg,
+        family="cnn",
+        embed=body.stem,
+        stacks=body.stages,
+        head=head,
+        hidden=body.channels,
+        embed_stream="sample",
+        embed_positions=IMAGE * IMAGE,
+        head_positions=rows,
         notes=(*notes, f"rows are those of {IMAGE} x {IMAGE} pixels"),
-    )  # fmt: skip
+    )

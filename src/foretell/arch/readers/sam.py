@@ -93,11 +93,20 @@ def sam(cfg: Config) -> Architecture:
         head += _mlp(f"hyper{i}", hidden, hidden, hidden // 8, 3)
     head += _mlp("iou", hidden, d.int("iou_head_hidden_dim", low=1), tokens, d.int("iou_head_depth", low=2))
     return single(
-        cfg, family="vision", embed=embed, stacks=[*towers, trunk], head=head, hidden=hidden,
+        cfg,
+        family="vision",
+        embed=embed,
+        stacks=[*towers, trunk],
+        head=head,
+        hidden=hidden,
         embed_stream="sample",
-        embed_positions=rows, head_positions=rows, heads=heads, head_dim=hidden // heads, ffn=ffn,
+        embed_positions=rows,
+        head_positions=rows,
+        heads=heads,
+        head_dim=hidden // heads,
+        ffn=ffn,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def _mlp(name: str, d_in: int, hidden: int, out: int, depth: int) -> list[Operator]:
@@ -148,16 +157,22 @@ def _image(v: Config) -> tuple[list[Stack], int]:
             [
                 (
                     lambda x: mha(
-                        x, hidden=hidden, heads=heads, packed=True, packed_bias=bias, o_bias=True,
+                        x,
+                        hidden=hidden,
+                        heads=heads,
+                        packed=True,
+                        packed_bias=bias,
+                        o_bias=True,
                         window=side * side,
-                        extra=tables, dropout=v.float("attention_dropout", 0.0),
+                        extra=tables,
+                        dropout=v.float("attention_dropout", 0.0),
                     ),
                     0.0,
                 ),
                 (lambda x: ffn2(x, hidden=hidden, ffn=ffn, fn=fn), 0.0),
             ],
             hidden=hidden,
-        )  # fmt: skip
+        )
         return Block("window" if side else "full", tuple(ops), hidden, "sample", cells)
 
     embed: list[Operator] = [patches("patch_embed", v, channels=v.int("num_channels", low=1), hidden=hidden, positions=cells)]

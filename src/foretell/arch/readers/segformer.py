@@ -82,11 +82,18 @@ def segformer(cfg: Config) -> Architecture:
     elif kind == "ForSemanticSegmentation":
         head = _decoder(cfg, sizes[:n], maps)
     return single(
-        cfg, family="vision", embed=stacks[0].blocks[0].ops, stacks=stacks[1:], head=head, hidden=c_in,
-        embed_stream="sample", embed_positions=IMAGE * IMAGE, head_positions=maps[-1],
+        cfg,
+        family="vision",
+        embed=stacks[0].blocks[0].ops,
+        stacks=stacks[1:],
+        head=head,
+        hidden=c_in,
+        embed_stream="sample",
+        embed_positions=IMAGE * IMAGE,
+        head_positions=maps[-1],
         heads=lists["num_attention_heads"][n - 1],
         notes=(*notes, f"rows are those of {IMAGE} x {IMAGE} pixels"),
-    )  # fmt: skip
+    )
 
 
 def _layer(cfg: Config, dim: int, heads: int, ffn: int, ratio: int, h: int, w: int) -> list[Operator]:
@@ -106,8 +113,14 @@ def _layer(cfg: Config, dim: int, heads: int, ffn: int, ratio: int, h: int, w: i
         Linear(name="k_proj", ins=(source,), d_in=dim, d_out=dim, bias=True, split="col"),
         Linear(name="v_proj", ins=(source,), d_in=dim, d_out=dim, bias=True, split="col"),
         Attention(
-            name="attn", ins=("q_proj", "k_proj", "v_proj"), heads=heads, kv_heads=heads, head_dim=head_dim,
-            v_dim=head_dim, causal=False, dropout=cfg.float("attention_probs_dropout_prob", 0.0),
+            name="attn",
+            ins=("q_proj", "k_proj", "v_proj"),
+            heads=heads,
+            kv_heads=heads,
+            head_dim=head_dim,
+            v_dim=head_dim,
+            causal=False,
+            dropout=cfg.float("attention_probs_dropout_prob", 0.0),
         ),
         Linear(name="o_proj", d_in=dim, d_out=dim, bias=True, split="row"),
         *residual("add1", "x", "o_proj", dim, dropout=drop),
@@ -117,7 +130,7 @@ def _layer(cfg: Config, dim: int, heads: int, ffn: int, ratio: int, h: int, w: i
         Act(name="act", fn=cfg.str("hidden_act", "gelu"), features=ffn),
         Linear(name="fc2", d_in=ffn, d_out=dim, bias=True, split="row"),
         *residual("add2", "add1", "fc2", dim, dropout=drop),
-    ]  # fmt: skip
+    ]
     return ops
 
 

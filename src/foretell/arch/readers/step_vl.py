@@ -53,9 +53,10 @@ def step3p7(cfg: Config) -> Architecture:
         norm("pre_layernorm", hidden, "layer", bias=True),
     ]
     layer = scaled_layer(
-        hidden, mha("norm1", hidden=hidden, heads=heads, rotary=head_dim),
+        hidden,
+        mha("norm1", hidden=hidden, heads=heads, rotary=head_dim),
         ffn2("norm2", hidden=hidden, ffn=ffn, fn=v.str("hidden_act", "quick_gelu")),
-    )  # fmt: skip
+    )
     h1, w1 = (gh + 1) // 2, (gw + 1) // 2
     last = ((h1 + 1) // 2) * ((w1 + 1) // 2)
     down = [

@@ -47,14 +47,19 @@ def swin(cfg: Config) -> Architecture:
         parts = [
             (
                 lambda x, width=width, n=n, table=table: mha(  # type: ignore[misc]
-                    x, hidden=width, heads=n, bias=bias, o_bias=True, window=window * window, extra=table,
+                    x,
+                    hidden=width,
+                    heads=n,
+                    bias=bias,
+                    o_bias=True,
+                    window=window * window,
+                    extra=table,
                     dropout=attn_drop,
                 ),
                 drop,
             ),
             (lambda x, width=width: ffn2(x, hidden=width, ffn=widened(cfg, "mlp_ratio", 4.0, width), fn=fn), drop),
-
-        ]  # fmt: skip
+        ]
         layer = pre_norm(parts, hidden=width)
         stacks.append(tower(f"stage{i + 1}", layer, depth, width=width, positions=h * w))
         if i < len(depths) - 1:
@@ -76,7 +81,17 @@ def swin(cfg: Config) -> Architecture:
         if kind == "ForImageClassification":
             head.append(classifier("classifier", last, labels(cfg)))
     return single(
-        cfg, family="vision", embed=embed, stacks=stacks, head=head, hidden=last, embed_stream="sample",
-        embed_positions=first, head_positions=h * w, heads=heads[-1], head_dim=last // heads[-1],
-        ffn=widened(cfg, "mlp_ratio", 4.0, last), notes=notes,
-    )  # fmt: skip
+        cfg,
+        family="vision",
+        embed=embed,
+        stacks=stacks,
+        head=head,
+        hidden=last,
+        embed_stream="sample",
+        embed_positions=first,
+        head_positions=h * w,
+        heads=heads[-1],
+        head_dim=last // heads[-1],
+        ffn=widened(cfg, "mlp_ratio", 4.0, last),
+        notes=notes,
+    )

@@ -17,10 +17,13 @@ from foretell.arch.readers._encoder import classifier, ffn2, labels, mha, once, 
 from foretell.arch.readers._registry import reader
 
 _TASKS = (
-    "Model", "ForConditionalGeneration", "EncoderModel", "ForSequenceClassification",
+    "Model",
+    "ForConditionalGeneration",
+    "EncoderModel",
+    "ForSequenceClassification",
     "ForTokenClassification",
     "ForQuestionAnswering",
-)  # fmt: skip
+)
 
 
 @reader("t5", "mt5", "umt5")
@@ -41,11 +44,19 @@ def t5(cfg: Config) -> Architecture:
         if kind == "ForTokenClassification":
             head.append(classifier("classifier", hidden, labels(cfg)))
         return single(
-            cfg, family="encoder", embed=[table, *dropped],
+            cfg,
+            family="encoder",
+            embed=[table, *dropped],
             stacks=[_stack(cfg, "layers", depth, False, "text")],
-            head=head, hidden=hidden, vocab=vocab, heads=heads, head_dim=head_dim, ffn=ffn, tied=True,
+            head=head,
+            hidden=hidden,
+            vocab=vocab,
+            heads=heads,
+            head_dim=head_dim,
+            ffn=ffn,
+            tied=True,
             notes=notes,
-        )  # fmt: skip
+        )
     encoder_embed: list[Operator] = [
         Embedding(name="embed_tokens", rows=vocab, dim=hidden, tied=True),
         *dropped,
@@ -69,10 +80,19 @@ def t5(cfg: Config) -> Architecture:
             classifier("out_proj", hidden, labels(cfg)),
         ]
     return single(
-        cfg, family="encoder-decoder", embed=[table, *dropped], stacks=stacks, head=head, hidden=hidden,
+        cfg,
+        family="encoder-decoder",
+        embed=[table, *dropped],
+        stacks=stacks,
+        head=head,
+        hidden=hidden,
         vocab=vocab,
-        heads=heads, head_dim=head_dim, ffn=ffn, tied=True, notes=notes,
-    )  # fmt: skip
+        heads=heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        tied=True,
+        notes=notes,
+    )
 
 
 def _drop(name: str, features: int, p: float) -> list[Operator]:

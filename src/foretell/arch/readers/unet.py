@@ -20,11 +20,17 @@ from foretell.arch.readers._unet import down, group_norm, per_block, resnet, run
 LATENT = 64
 _CROSS = "CrossAttn"
 _UNREAD = {
-    "only_cross_attention": False, "dual_cross_attention": False, "attention_type": "default",
-    "time_embedding_type": "positional", "mid_block_only_cross_attention": None, "cross_attention_norm": None,
-    "class_embeddings_concat": False, "resnet_skip_time_act": False, "timestep_post_act": None,
+    "only_cross_attention": False,
+    "dual_cross_attention": False,
+    "attention_type": "default",
+    "time_embedding_type": "positional",
+    "mid_block_only_cross_attention": None,
+    "cross_attention_norm": None,
+    "class_embeddings_concat": False,
+    "resnet_skip_time_act": False,
+    "timestep_post_act": None,
     "time_embedding_act_fn": None,
-}  # fmt: skip
+}
 Part = tuple[str, list[Operator], int, int]
 
 
@@ -43,7 +49,12 @@ def _spatial(dim: int, heads: int, layers: int, cross: int, x: str) -> list[Oper
             *residual(f"{p}add1", h, f"{p}self_o_proj", dim),
             norm(f"{p}norm2", dim, "layer", bias=True),
             *mha(
-                f"{p}norm2", hidden=dim, heads=heads, bias=False, o_bias=True, memory="memory",
+                f"{p}norm2",
+                hidden=dim,
+                heads=heads,
+                bias=False,
+                o_bias=True,
+                memory="memory",
                 memory_dim=cross,
                 prefix=f"{p}cross_",
             ),
@@ -53,7 +64,7 @@ def _spatial(dim: int, heads: int, layers: int, cross: int, x: str) -> list[Oper
             Gate(name=f"{p}geglu", ins=(f"{p}ff_in", f"{p}ff_in"), fn="gelu", features=4 * dim),
             Linear(name=f"{p}ff_out", d_in=4 * dim, d_out=dim, bias=True, split="row"),
             *residual(f"{p}add3", f"{p}add2", f"{p}ff_out", dim),
-        ]  # fmt: skip
+        ]
         h = f"{p}add3"
     ops.append(Linear(name="proj_out", ins=(h,), d_in=dim, d_out=dim, bias=True))
     return [*ops, *residual("attn_out", x, "proj_out", dim)]
@@ -195,9 +206,16 @@ def unet(cfg: Config) -> Architecture:
     kernel, out = cfg.int("conv_out_kernel", default=3, low=1), cfg.int("out_channels", default=4, low=1)
     head.append(Conv(name="conv_out", c_in=first, c_out=out, kernel=(kernel, kernel), positions=rows))
     return single(
-        cfg, family="diffusion", embed=embed, stacks=[*net.down(), *net.up()], head=head,
+        cfg,
+        family="diffusion",
+        embed=embed,
+        stacks=[*net.down(), *net.up()],
+        head=head,
         hidden=net.sizes[-1],
-        embed_stream="sample", embed_positions=rows, head_positions=rows, head_width=first,
+        embed_stream="sample",
+        embed_positions=rows,
+        head_positions=rows,
+        head_width=first,
         heads=net.heads[-1],
         notes=(f"rows are those of {rows} latent places",),
-    )  # fmt: skip
+    )

@@ -97,7 +97,15 @@ def autoencoder(cfg: Config) -> Architecture:
         ),
     ]
     return single(
-        cfg, family="cnn", embed=embed, stacks=stacks, head=head, hidden=sizes[-1], embed_stream="sample",
-        embed_positions=pixels, head_width=c_in, head_positions=rows,
+        cfg,
+        family="cnn",
+        embed=embed,
+        stacks=stacks,
+        head=head,
+        hidden=sizes[-1],
+        embed_stream="sample",
+        embed_positions=pixels,
+        head_width=c_in,
+        head_positions=rows,
         notes=(f"rows are those of {pixels} pixels",),
-    )  # fmt: skip
+    )

@@ -81,13 +81,20 @@ def vit(cfg: Config) -> Architecture:
         ]
     head += _head(cfg, family, kind, hidden, gh * gw)
     return single(
-        cfg, family="vision", embed=embed,
-        stacks=[layers("layers", ops, depth, width=hidden, stream="sample", positions=rows)], head=head,
+        cfg,
+        family="vision",
+        embed=embed,
+        stacks=[layers("layers", ops, depth, width=hidden, stream="sample", positions=rows)],
+        head=head,
         hidden=hidden,
-        embed_stream="sample", embed_positions=rows, head_positions=rows, heads=heads, head_dim=head_dim,
+        embed_stream="sample",
+        embed_positions=rows,
+        head_positions=rows,
+        heads=heads,
+        head_dim=head_dim,
         ffn=ffn,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def _layer(cfg: Config, family: str, hidden: int, heads: int, ffn: int, drop: float, distance: int) -> list[Operator]:
@@ -96,10 +103,15 @@ def _layer(cfg: Config, family: str, hidden: int, heads: int, ffn: int, drop: fl
     if family == "beit" and cfg.bool("use_relative_position_bias", False):
         table = (Weight("relative_position_bias_table", (distance, heads)),)
     mixer = mha(
-        "norm1", hidden=hidden, heads=heads, bias=qkv_bias, k_bias=False if family == "beit" else None,
+        "norm1",
+        hidden=hidden,
+        heads=heads,
+        bias=qkv_bias,
+        k_bias=False if family == "beit" else None,
         o_bias=True,
-        extra=table, dropout=cfg.float("attention_probs_dropout_prob", 0.0),
-    )  # fmt: skip
+        extra=table,
+        dropout=cfg.float("attention_probs_dropout_prob", 0.0),
+    )
     fn = cfg.str("hidden_act", "gelu")
     if family == "dinov2" and cfg.bool("use_swiglu_ffn", False):
         feed = mlp("norm2", hidden=hidden, ffn=ffn, fn="silu", bias=True)

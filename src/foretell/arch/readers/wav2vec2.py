@@ -105,13 +105,21 @@ def wav2vec2(cfg: Config) -> Architecture:
     vocab = cfg.int("vocab_size", default=None) if kind == "ForCTC" else None
     head += _head(cfg, kind, hidden, width, depth)
     return single(
-        cfg, family="audio", embed=embed,
-        stacks=[layers("layers", layer, depth, width=hidden, stream="sample", positions=rows)], head=head,
+        cfg,
+        family="audio",
+        embed=embed,
+        stacks=[layers("layers", layer, depth, width=hidden, stream="sample", positions=rows)],
+        head=head,
         hidden=hidden,
-        embed_stream="sample", embed_positions=rows, head_positions=rows, vocab=vocab, heads=heads,
+        embed_stream="sample",
+        embed_positions=rows,
+        head_positions=rows,
+        vocab=vocab,
+        heads=heads,
         head_dim=head_dim,
-        ffn=ffn, notes=(*notes, f"audio rows are those of {SAMPLES} samples"),
-    )  # fmt: skip
+        ffn=ffn,
+        notes=(*notes, f"audio rows are those of {SAMPLES} samples"),
+    )
 
 
 def _features(cfg: Config) -> tuple[list[Operator], int, int]:
@@ -133,10 +141,8 @@ def _features(cfg: Config) -> tuple[list[Operator], int, int]:
     for i, (dim, kernel, stride) in enumerate(zip(dims, kernels, strides, strict=True)):
         rows = max(1, (rows - kernel) // stride + 1)
         ops.append(
-            Conv(
-                name=f"conv{i}", c_in=width, c_out=dim, kernel=(kernel,), bias=bias, positions=rows, source=0 if i else SAMPLES
-            )
-        )  # fmt: skip
+            Conv(name=f"conv{i}", c_in=width, c_out=dim, kernel=(kernel,), bias=bias, positions=rows, source=0 if i else SAMPLES)
+        )
         if mode == "layer" or i == 0:
             ops.append(Norm(name=f"conv_norm{i}", dim=dim, kind="group" if mode == "group" else "layer", bias=True))
         ops.append(Act(name=f"conv_act{i}", fn=fn, features=dim))

@@ -78,12 +78,20 @@ def whisper(cfg: Config) -> Architecture:
             classifier("classifier", width, labels(cfg)),
         ]
         return single(
-            cfg, family="audio", embed=front, stacks=[stacks[1]], head=head, hidden=hidden,
+            cfg,
+            family="audio",
+            embed=front,
+            stacks=[stacks[1]],
+            head=head,
+            hidden=hidden,
             embed_stream="sample",
-            embed_positions=frames, head_positions=frames, heads=encoder_heads,
+            embed_positions=frames,
+            head_positions=frames,
+            heads=encoder_heads,
             head_dim=hidden // encoder_heads,
-            ffn=cfg.int("encoder_ffn_dim"), notes=notes,
-        )  # fmt: skip
+            ffn=cfg.int("encoder_ffn_dim"),
+            notes=notes,
+        )
     stacks.append(once("encoder_norm", [last], width=hidden, stream="sample", positions=frames))
     ffn = cfg.int("decoder_ffn_dim", low=1)
     decoder = _layer(cfg, hidden, heads, ffn, True)
@@ -99,10 +107,20 @@ def whisper(cfg: Config) -> Architecture:
     if kind == "ForConditionalGeneration":
         head.append(Head(name="lm_head", dim=hidden, rows=vocab, tied=tied))
     return single(
-        cfg, family="encoder-decoder", embed=embed, stacks=stacks, head=head, hidden=hidden, vocab=vocab,
+        cfg,
+        family="encoder-decoder",
+        embed=embed,
+        stacks=stacks,
+        head=head,
+        hidden=hidden,
+        vocab=vocab,
         heads=heads,
-        head_dim=head_dim, ffn=ffn, max_positions=targets, tied=tied, notes=notes,
-    )  # fmt: skip
+        head_dim=head_dim,
+        ffn=ffn,
+        max_positions=targets,
+        tied=tied,
+        notes=notes,
+    )
 
 
 def _layer(cfg: Config, hidden: int, heads: int, ffn: int, decoder: bool) -> list[Operator]:
