@@ -36,7 +36,7 @@ class DType:
         """
         return _bytes_per_element(self.bits, self.scales)
 
-    def nbytes(self, elements: Any) -> Any:  # noqa: ANN401  # int -> int, integer array -> integer array
+    def nbytes(self, elements: Any) -> Any:  # int -> int, integer array -> integer array
         """Bytes of a tensor of `elements` elements (an int or an integer array), partial blocks rounded up.
 
         >>> dtype("mxfp4").nbytes(4096), dtype("mxfp4").nbytes(33)  # 4096/2 + 128 scales; 17 + 2 scales
@@ -62,14 +62,10 @@ _FP8_BLOCK = "DeepSeek-V3, arXiv:2412.19437 (2024-12), section 3.3: weights 128x
 _ALL = (
     DType("fp64", 64, aliases=("float64", "double", "f64")),
     DType("fp32", 32, aliases=("float32", "float", "f32", "full", "fp32-true")),
-    DType(
-        "tf32", 32, source="stored as fp32; 19 bits only inside the tensor core", aliases=("tensorfloat32",)
-    ),
+    DType("tf32", 32, source="stored as fp32; 19 bits only inside the tensor core", aliases=("tensorfloat32",)),
     DType("bf16", 16, aliases=("bfloat16", "bf16-true")),
     DType("fp16", 16, aliases=("float16", "half", "f16", "fp16-true")),
-    DType(
-        "fp8", 8, aliases=("float8", "e4m3", "e5m2", "fp8-e4m3", "fp8-e5m2", "float8-e4m3fn", "float8-e5m2")
-    ),
+    DType("fp8", 8, aliases=("float8", "e4m3", "e5m2", "fp8-e4m3", "fp8-e5m2", "float8-e4m3fn", "float8-e5m2")),
     DType("fp8-block", 8, ((128 * 128, 32),), _FP8_BLOCK, ("fp8-blockwise", "fp8-128x128")),
     DType("fp8-tile", 8, ((128, 32),), _FP8_BLOCK, ("fp8-1x128",)),
     DType("mxfp8", 8, ((32, 8),), _MX),
@@ -106,6 +102,4 @@ def dtype(name: str | DType, field: str = "dtype", *, where: str | None = None) 
         return _BY_KEY[key]
     near = nearest(key, _BY_KEY, most=1)
     hint = f"Did you mean {_BY_KEY[near[0]].name}?" if near else None
-    raise InputError(
-        "is not a known number format", field=field, value=name, allowed=list(DTYPES), where=where, hint=hint
-    )
+    raise InputError("is not a known number format", field=field, value=name, allowed=list(DTYPES), where=where, hint=hint)

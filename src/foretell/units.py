@@ -184,7 +184,7 @@ def _resolve(name: str, text: str, unit: str, field: str, where: str | None) -> 
     raise error
 
 
-def _from_pint(value: Any, unit: str, field: str, where: str | None) -> float:  # noqa: ANN401  # any registry's class
+def _from_pint(value: Any, unit: str, field: str, where: str | None) -> float:  # any registry's class
     # pint's bit is dimensionless, so that 5 radian would convert to bytes: the unit's own name is asked too.
     is_size = any(word in str(value.units) for word in ("bit", "byte", "octet"))
     if is_size == unit.startswith("byte"):

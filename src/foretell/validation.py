@@ -97,7 +97,7 @@ def choice(value: object, field: str, allowed: Iterable[str], *, where: str | No
     raise InputError("is not known", field=field, value=value, allowed=names, where=where, hint=hint)
 
 
-def _whole(value: Any) -> tuple[int | None, str]:  # noqa: ANN401  # anything may come through the door
+def _whole(value: Any) -> tuple[int | None, str]:  # anything may come through the door
     """Return (the whole number, "") or (None, why it is none)."""
     if isinstance(value, bool):
         return None, "must be a whole number, not a boolean"
