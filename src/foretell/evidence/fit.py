@@ -75,14 +75,11 @@ def spread(rows: Sequence[tuple[Scored, float]], more: float = 0.0) -> dict[str,
     found = weighted_quantiles(pairs, POINTS)
     middle = found[POINTS.index(0.50)]
     widened = []
-    for p, value in zip(POINTS, found, strict=True):
+    for p, quantile in zip(POINTS, found, strict=True):
         floor = FLOOR * abs(p - 0.5) / 0.45
-        value += more * (p - 0.5) / 0.45
+        value = quantile + more * (p - 0.5) / 0.45
         widened.append(round(min(value, middle - floor) if p < 0.5 else max(value, middle + floor) if p > 0.5 else value, 5))
-    return {
-        "p": list(POINTS), "log_error": widened, "rows": len(rows), "basis": "fit",
-        "sources": sorted(count),
-    }  # fmt: skip
+    return {"p": list(POINTS), "log_error": widened, "rows": len(rows), "basis": "fit", "sources": sorted(count)}
 
 
 def regimes(rows: Sequence[tuple[Scored, float]], suffix: str = "") -> dict[str, Any]:
@@ -97,7 +94,11 @@ def regimes(rows: Sequence[tuple[Scored, float]], suffix: str = "") -> dict[str,
         if not level.startswith("allocated") and not suffix:
             groups["process-elsewhere"].append((s, r))
             groups[f"process-elsewhere/{s.confidence}"].append((s, r))
-    return {name: spread(members, UNMEASURED if name.startswith("process-elsewhere") else 0.0) for name, members in sorted(groups.items()) if name.count("/") < 2 or len(members) >= ENOUGH}
+    return {
+        name: spread(members, UNMEASURED if name.startswith("process-elsewhere") else 0.0)
+        for name, members in sorted(groups.items())
+        if name.count("/") < 2 or len(members) >= ENOUGH
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,15 @@ from foretell.machine import HardwareNode, load_hardware
 
 GIB = 2.0**30
 _LEVEL = {
-    "allocated": "allocated", "active": "allocated", "allocated-static": "static", "breakdown-sum": "parts",
-    "reserved": "reserved", "reserved-sampled": "reserved", "process": "process", "unknown": "nearer",
-}  # fmt: skip
+    "allocated": "allocated",
+    "active": "allocated",
+    "allocated-static": "static",
+    "breakdown-sum": "parts",
+    "reserved": "reserved",
+    "reserved-sampled": "reserved",
+    "process": "process",
+    "unknown": "nearer",
+}
 
 
 def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
@@ -30,10 +36,15 @@ def score(row: Mapping[str, Any], *, allocator: str = "replay") -> Scored:
     measured = row["measured"]
     outcome = measured.get("outcome")
     common = {
-        "id": row["id"], "source": source_of(row), "framework": _framework(row), "confidence": int(row["confidence"]),
+        "id": row["id"],
+        "source": source_of(row),
+        "framework": _framework(row),
+        "confidence": int(row["confidence"]),
         "metric": measured.get("metric") or "outcome",
-        "measured": measured["gib"] * GIB if "gib" in measured else None, "outcome": outcome, "note": _assumed(row),
-    }  # fmt: skip
+        "measured": measured["gib"] * GIB if "gib" in measured else None,
+        "outcome": outcome,
+        "note": _assumed(row),
+    }
     try:
         ready = _read(row)
         hardware = load_hardware(row["hardware"]["gpu"]) if row["hardware"].get("gpu") else None
@@ -59,9 +70,15 @@ def _assumed(row: Mapping[str, Any]) -> str:
 def _unread(row: Mapping[str, Any], fault: str) -> Scored:
     """What is said of a row whose shape is wrong."""
     return Scored(
-        id=str(row.get("id"))[:200], source="unread", framework="unread", confidence=0, metric="unread", measured=None,
-        outcome=None, skipped=f"underspecified: {fault}",
-    )  # fmt: skip
+        id=str(row.get("id"))[:200],
+        source="unread",
+        framework="unread",
+        confidence=0,
+        metric="unread",
+        measured=None,
+        outcome=None,
+        skipped=f"underspecified: {fault}",
+    )
 
 
 def _read(row: Mapping[str, Any]) -> MemoryRow:

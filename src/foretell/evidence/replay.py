@@ -86,9 +86,14 @@ def _one(row: dict[str, Any], allocator: str) -> Scored:
     if reason is None:
         return found
     return Scored(
-        id=found.id, source=found.source, framework=found.framework, metric=found.metric, confidence=found.confidence,
-        measured=found.measured, skipped=reason,
-    )  # fmt: skip
+        id=found.id,
+        source=found.source,
+        framework=found.framework,
+        metric=found.metric,
+        confidence=found.confidence,
+        measured=found.measured,
+        skipped=reason,
+    )
 
 
 def _reasons(scored: list[Scored]) -> dict[str, int]:

@@ -44,11 +44,19 @@ class Scored:
         """The contract's row."""
         error = self.error
         row: dict[str, Any] = {
-            "id": self.id, "source": self.source, "framework": self.framework, "metric": self.metric,
-            "confidence": self.confidence, "measured": self.measured, "predicted": self.predicted, "low": self.low,
-            "high": self.high, "error_pct": None if error is None else 100 * error, "inside_interval": self.inside,
+            "id": self.id,
+            "source": self.source,
+            "framework": self.framework,
+            "metric": self.metric,
+            "confidence": self.confidence,
+            "measured": self.measured,
+            "predicted": self.predicted,
+            "low": self.low,
+            "high": self.high,
+            "error_pct": None if error is None else 100 * error,
+            "inside_interval": self.inside,
             "skipped": self.skipped,
-        }  # fmt: skip
+        }
         if self.outcome is not None:
             row |= {"outcome": self.outcome, "verdict": self.verdict}
         if self.note:
