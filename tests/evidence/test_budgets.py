@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from foretell.cost.overheads import calibration
 from foretell.evidence.fit import fit
 from foretell.evidence.replay import replay, shipped
