@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from foretell.arch.readers import read_config
+from foretell.errors import ConfigError
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
@@ -25,3 +28,15 @@ def test_a_complete_file_is_read_without_a_word() -> None:
 def test_an_alias_of_the_class_counts_as_given() -> None:
     config = {"model_type": "gpt2", "hidden_size": 64, "n_layer": 2, "num_attention_heads": 4, "vocab_size": 100}
     assert read_config(config).notes == ()
+
+
+def test_a_number_format_that_does_not_exist_is_named() -> None:
+    assert "'floaty'" in read_config(LLAMA | {"torch_dtype": "floaty"}).notes[0]
+    assert read_config(LLAMA | {"torch_dtype": "torch.float16"}).notes == ()
+
+
+@pytest.mark.parametrize(("key", "value"), [("head_dim", 0), ("model_type", 5)])
+def test_a_value_that_means_nothing_is_refused(key: str, value: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_config(LLAMA | {key: value})
+    assert (caught.value.field, caught.value.value) == (key, value)

@@ -113,6 +113,8 @@ def test_no_terminal_code_is_printed(cli: Any, tmp_path: Path) -> None:
         ('"Mine"', "3", "name"),
         ('id = "mine"', 'id = "mine"\ncuda_like = "yes"', "cuda_like"),
         ('id = "mine"', 'id = "mine"\ncompute_capability = [9]', "compute_capability"),
+        ('id = "mine"', 'id = "mine"\ncompute_capability = "nine"', "compute_capability"),
+        ('id = "mine"', 'id = "mine"\nusable_memory_range_bytes = [5, 1]', "usable_memory_range_bytes"),
         ('id = "mine"', 'id = "mine"\naliases = "m"', "aliases"),
         ('id = "mine"', 'id = "mine"\nusable_memory_bytes = 0', "usable_memory_bytes"),
         ('id = "mine"', 'id = "mine"\ncontext_bytes = "100 GB"', "context_bytes"),

@@ -78,6 +78,8 @@ def test_validate_needs_a_file_of_rows(cli: Any, tmp_path: Path) -> None:
     assert cli("validate", "memory", "--data", str(path)).code == 2
     path.write_text("nonsense\n")
     assert "rows.jsonl:1" in cli("validate", "memory", "--data", str(path)).err
+    path.write_text("\n")
+    assert "holds no rows" in cli("validate", "memory", "--data", str(path)).err
 
 
 def test_validate_replays_and_keeps_a_bar(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,8 +146,8 @@ def test_tensor_parallelism_divides_what_is_inside_the_blocks() -> None:
 
 @pytest.mark.parametrize(("framework", "low", "high"), [("generic", 38, 45.5), ("deepspeed", 39, 51)])
 def test_checkpointing_and_zero_3_have_a_working_set(framework: str, low: float, high: float) -> None:
-    """13B, ZeRO-3, full checkpointing, bf16, micro-batch 4, 8 devices: 39 to 44 GB of which 32.9 are obvious; with NCCL, DeepSpeed also
-    with two buckets of 5e8 elements."""
+    """13B, ZeRO-3, full checkpointing, bf16, micro-batch 4, 8 devices: 39 to 44 GB of which 32.9 are obvious; with NCCL,
+    DeepSpeed also with two buckets of 5e8 elements."""
     found = solve(
         llama_2_13b(),
         32,

@@ -18,6 +18,7 @@ from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.host_memory import host_memory
 from foretell.cost.overheads import Regime, available_bytes, interval, p_oom
 from foretell.cost.training_memory import fold_run, sizes_of
+from foretell.errors import CombinationError
 from foretell.recipe import Adapter, Parallelism, Recompute, TrainingRecipe
 from foretell.recipe.profiles import profile
 from foretell.recipe.resolve import resolve
@@ -48,6 +49,38 @@ def test_verdicts() -> None:
     exact = ft.HardwareNode("exact", round(found.total_bytes), 1e12, {"bf16": 1e14}, compute_capability="9.0")
     assert forecast(small(), exact, recipe).verdict == "uncertain"
     assert 0.2 < forecast(small(), exact, recipe).p_oom < 0.8
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "fsdp2"])
+def test_a_larger_device_never_needs_more(framework: str) -> None:
+    """What is held does not depend on the room there is: each term is the same on every card of one generation."""
+    recipe = TrainingRecipe(framework=framework, recompute=Recompute("full"))
+    needs = [forecast(llama(), gpu, recipe, Parallelism(dp=64, zero=3), gpus=64) for gpu in ("h100", "h200", "b200")]
+    for found in needs:
+        assert sum(found.breakdown.values()) == pytest.approx(found.total_bytes, rel=1e-12)
+        assert max(row["allocated_bytes"] for row in found.timeline) == pytest.approx(found.allocated_bytes, rel=1e-12)
+    assert needs[1].total_bytes == pytest.approx(needs[0].total_bytes, rel=0.01)
+    assert needs[2].total_bytes == pytest.approx(needs[0].total_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_generic_zero_3_shards_gradients_in_a_pipeline_too(pp: int) -> None:
+    share = [forecast(llama(), "b200", TrainingRecipe(), Parallelism(dp=8, pp=pp, zero=z)).breakdown["gradients"] for z in (2, 3)]
+    assert share[1] <= share[0] * 1.001
+
+
+@pytest.mark.parametrize(
+    ("recipe", "field"),
+    [
+        (TrainingRecipe(optimizer_in_backward=True, grad_accum=4), "grad_accum"),
+        (TrainingRecipe(optimizer="lomo", grad_accum=4), "grad_accum"),
+        (TrainingRecipe(adapter=Adapter(rank=8), trainable_fraction=0.5), "trainable_fraction"),
+    ],
+)
+def test_settings_that_contradict_each_other(recipe: TrainingRecipe, field: str) -> None:
+    with pytest.raises(CombinationError) as caught:
+        forecast(small(), "h100", recipe)
+    assert caught.value.field == field
 
 
 def test_the_result_is_a_mapping_a_dict_and_a_text() -> None:

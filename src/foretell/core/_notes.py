@@ -53,6 +53,8 @@ def _head(arch: Architecture) -> str:
     """Say which head an encoder is trained with."""
     last = arch.head.ops[-1]
     if isinstance(last, Head):
+        if arch.vocab is None:
+            return f"{last.rows} classes"
         return f"language model over {last.rows} tokens at every position"
     width = getattr(last, "d_out", None)
     return f"{last.name.replace('_', ' ')}, {width} outputs" if width else last.name.replace("_", " ")
@@ -73,6 +75,13 @@ def run_notes(model: Workload, run: Run, facts: Facts) -> tuple[str, ...]:
         out.append(f"the checkpoint is quantised ({arch.quantized.method}); {r.precision} training is assumed")
     if arch.experts:
         out.append("experts: dropless, tokens spread evenly; a hot expert needs more")
+    if run.sharding == "deepspeed" and p.zero >= 3:
+        # deepspeed/runtime/engine.py _configure_distributed_model; transformers' from_pretrained uses zero.Init
+        out.append("weights are built divided, inside zero.Init; a model built outside it moves to every device whole first")
+    if r.trainable_fraction < 1:
+        out.append("frozen weights save optimizer states and gradients; activations are counted as if every layer trained")
+    if r.precision in ("int8", "int4", "nf4"):
+        out.append(f"weights stored in {r.precision} and trained: an accounting, no framework trains so")
     out += _without_effect(arch, run)
     if r.compile:
         out.append("torch.compile: its partitioner decides what is kept; expect a wider error")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from foretell.arch.architecture import Architecture, Block
+from foretell.arch.architecture import Block
 from foretell.cost.buffers import Buffers, fused_update, gathered, nothing, trained_bytes
 from foretell.cost.linear import Lin
 from foretell.cost.weights import LOCAL, unit
 
 if TYPE_CHECKING:
     from foretell.cost.folder import StageFolder
-    from foretell.recipe.resolve import Run
 
 SUB_GROUP = 1_000_000_000
 """``sub_group_size``: a group of parameters closes once a rank's part of it has this many elements."""
@@ -95,16 +94,6 @@ def zero_buffers(folder: StageFolder, step: Lin) -> Buffers:
         group = Lin()
     head = working(folder.arch.head) + fused_update(folder, folder.arch.head)
     return Buffers(bucket, working, backward, head, step + group)
-
-
-def whole_model(arch: Architecture, run: Run) -> float:
-    """Bytes of a ZeRO-3 run's parameters before they are divided: a model that was not built inside ``zero.Init`` moves to
-    the device whole (runtime/engine.py ``_configure_distributed_model``), and each tensor's part is made beside it."""
-    if run.sharding != "deepspeed" or run.par.zero < 3 or "params" in run.recipe.offload:
-        return 0.0
-    wide = unit(run.formats.param)
-    largest = max((float(w.elements) for block, _ in arch.blocks() for w in block.weights()), default=0.0)
-    return (arch.parameters + largest / run.par.dp) * wide
 
 
 def total_elements(folder: StageFolder) -> float:

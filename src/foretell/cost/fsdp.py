@@ -40,7 +40,7 @@ def gathering(folder: StageFolder, step: Lin) -> Buffers:
         for block in _root_unit(folder):
             late.add(_whole_gradients(folder, block, compute, "gradients"))
     passes = _not_resharded(folder, compute)
-    if folder.par.pp > 1:  # gradients stay whole until the last micro-batch, in reduce format
+    if folder.par.pp > 1 and folder.profile.gradients != "buffer":  # whole until the last micro-batch, in reduce format
         for block, n in folder.blocks():
             passes.add(_whole_gradients(folder, block, reduce, "gradients"), n)
     return Buffers(Lin(), forward, backward, _head_unit(folder, compute), step, late, _pools(folder, compute), passes)

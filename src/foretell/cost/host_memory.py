@@ -31,7 +31,6 @@ class HostMemory:
     """What is held while training."""
     load: float
     """The highest while loading."""
-    notes: tuple[str, ...]
 
     @property
     def total(self) -> float:
@@ -76,16 +75,12 @@ def host_memory(
         "data_loader": ranks * workers * (data["worker_bytes"]["value"] + prefetch * recipe.micro_batch * sample),
         "pinned_batches": ranks * recipe.micro_batch * sample,
     }
-    notes = [f"host: {ranks} ranks a node, {workers} data-loader workers a rank, {prefetch} batches each"]
     for name, size in _offloaded(arch, run).items():
         terms[f"offloaded_{name}"] = ranks * size
-    if recipe.offload:
-        notes.append("host: offloaded states are pinned; an allocator that rounds to powers of two takes up to 2x")
     width = unit(run.formats.param if recipe.quantization is None else recipe.quantization.rest)
     copies = {"every-rank": ranks, "rank0": 1, "meta": 0}[load]
     loading = terms["processes"] + copies * arch.parameters * width
-    notes.append(f"host: the model is loaded {load} ({copies} full copies a node)")
-    return HostMemory(terms, loading, tuple(notes))
+    return HostMemory(terms, loading)
 
 
 def _offloaded(arch: Architecture, run: Run) -> dict[str, float]:

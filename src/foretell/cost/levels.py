@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretell.arch.architecture import Architecture
-from foretell.cost.deepspeed import whole_model
 from foretell.cost.overheads import Overheads, overheads
 from foretell.cost.reserved import reserved as reserved_by_replay
 from foretell.cost.training_memory import StageMemory
@@ -60,9 +59,6 @@ def levels(
         reserved = allocated + max(0.0, seen.reserved - seen.allocated)
     else:
         reserved = allocated + slack_scale * (over.slack_fraction * max(0.0, stage.peak.bytes - stage.states) + over.slack_floor)
-    whole = whole_model(arch, run)
-    if hardware is not None and over.cuda_like and allocated < whole <= hardware.available_bytes - over.outside:
-        allocated, reserved = whole, max(reserved, whole)  # where it does not fit, it is built divided (zero.Init)
     outside = over.outside
     return Levels(
         allocated,

@@ -29,6 +29,8 @@ def replay(kind: str, path: str | Path, *, allocator: str = "replay") -> dict[st
     if kind not in KINDS:
         raise InputError("is not a kind of evidence that can be replayed", field="kind", value=kind, allowed=KINDS)
     scored = [_one(row, allocator) for row in read_rows(path)]
+    if not scored:
+        raise InputError("holds no rows", field="data", value=str(path), allowed="one measured run a line, as JSON")
     bars = [r for r in scored if r.metric not in ("unknown", "outcome")]
     apart = [r for r in scored if r.metric == "unknown"]
     return {

@@ -114,6 +114,13 @@ class HardwareNode:
         for key in ("peak_flops", "peak_flops_sparse"):
             peaks = {dtype(name, key).name: value for name, value in getattr(self, key).items()}
             object.__setattr__(self, key, peaks)
+        seen = self.usable_memory_range_bytes
+        if seen is not None and seen[0] > seen[1]:
+            raise InputError("is not the lowest, then the highest", field="usable_memory_range_bytes", value=list(seen))
+        target = self.compute_capability or "0.0"
+        if not (target.startswith("gfx") or all(part.isdecimal() for part in target.split(".", 1))):
+            allowed = "major.minor (9.0) or an AMD target (gfx942)"
+            raise InputError("is no compute capability", field="compute_capability", value=target, allowed=allowed)
         for key in ("usable_memory_bytes", "context_bytes"):
             part = getattr(self, key)
             if part is not None and part > _ROUNDING * self.memory_bytes:

@@ -50,7 +50,7 @@ def loss(launch: Launch) -> Iterator[Switch]:
             launch,
             "fused cross entropy",
             {"--loss": "fused"},
-            "needs a fused kernel",
+            "needs Liger's kernels" if launch.framework.style.rope == "composite" else "needs a fused kernel",
             0,
             loss="fused",
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from foretell.errors import CombinationError
+from foretell.recipe.optimizers import optimizer
 from foretell.recipe.parallelism import Parallelism, Sharding
 from foretell.recipe.profile import Profile
 from foretell.recipe.training import TrainingRecipe
@@ -59,6 +60,12 @@ def _base(recipe: TrainingRecipe) -> str | None:
     return recipe.quantization.kind if recipe.quantization is not None else None
 
 
+def _steps_within(recipe: TrainingRecipe, _: Parallelism, _profile: Profile) -> int | None:
+    """Micro-batches a step where each would be followed by an update (torchtune ``optimizer_in_bwd``, LOMO's README)."""
+    within = recipe.optimizer_in_backward or optimizer(recipe.optimizer).in_backward
+    return recipe.grad_accum if within and recipe.grad_accum > 1 else None
+
+
 _RULES = (
     _degree("pp", "pipeline", "pipeline"),
     _degree("tp", "tensor", "tensor"),
@@ -85,6 +92,16 @@ _RULES = (
     _Rule("offload", "DeepSpeed offloads parameters only in ZeRO stage 3", _offloads_below("params", 3)),
     _Rule("offload", "DeepSpeed offloads optimizer states from ZeRO stage 1 on", _offloads_below("optimizer", 1)),
     _Rule(
+        "grad_accum",
+        "cannot be: an optimizer that steps inside the backward pass leaves no gradients to accumulate",
+        _steps_within,
+    ),
+    _Rule(
+        "trainable_fraction",
+        "is for full fine-tuning: with an adapter, what trains follows from its rank and targets",
+        lambda r, _p, _f: r.trainable_fraction if r.adapter is not None and r.trainable_fraction != 1 else None,
+    ),
+    _Rule(
         "adapter",
         "this framework does not train adapters",
         lambda r, _p, f: r.adapter.kind if r.adapter is not None and not f.supports_adapters else None,
@@ -106,7 +123,9 @@ def check(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> None:
     """Refuse combinations that the framework cannot run, with the reason."""
     name, where = profile.name, f"framework {profile.name}"
     if par.zero not in profile.zero:
-        raise CombinationError(f"is not a ZeRO stage of {name}", field="zero_stage", value=par.zero, allowed=list(profile.zero))
+        hint = "Name what shards: --framework deepspeed, fsdp1 or fsdp2." if name == "hf-trainer" else None
+        why = f"is not a ZeRO stage of {name}"
+        raise CombinationError(why, field="zero_stage", value=par.zero, allowed=list(profile.zero), hint=hint)
     offered = _SHARDINGS.get(profile.sharding, get_args(Sharding))
     if par.sharding is not None and name != "generic" and par.sharding not in offered:
         why = "is not a sharding that this framework runs"

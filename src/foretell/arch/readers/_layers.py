@@ -45,7 +45,7 @@ def sizes(cfg: Config) -> Sizes:
     hidden = cfg.int("hidden_size", "n_embd", "d_model", low=1)
     heads = cfg.int("num_attention_heads", "n_head", "n_heads", low=1)
     kv_heads = cfg.int("num_key_value_heads", "num_kv_heads", default=None, low=1) or heads
-    head_dim = cfg.int("head_dim", default=None)
+    head_dim = cfg.int("head_dim", default=None, low=1)
     if heads % kv_heads:
         raise cfg.error("num_key_value_heads", kv_heads, f"a divisor of the {heads} heads", "correct the value")
     return Sizes(

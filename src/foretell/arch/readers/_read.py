@@ -12,6 +12,7 @@ from foretell.arch.readers._fallback import fallback
 from foretell.arch.readers._quantization import read_quantization
 from foretell.arch.readers._registry import Reader, find_reader
 from foretell.arch.readers._unread import reading_notes
+from foretell.arch.stored import BYTES
 from foretell.errors import ConfigError, InputError
 
 MAX_PARAMETERS = 10**15
@@ -33,6 +34,8 @@ def read_config(
             "is not a JSON object", field="config", value=type(raw).__name__, where=where, hint="give a config.json"
         )
     cfg = Config(raw, where=where)
+    if not isinstance(raw.get("model_type", ""), str | None):
+        raise cfg.error("model_type", raw["model_type"], "a text", "correct the value")
     if not cfg.model_type and isinstance(raw.get("_class_name"), str):  # a diffusers file
         cfg.model_type = raw["_class_name"]
     read = find_reader(cfg.model_type)
@@ -44,11 +47,14 @@ def read_config(
     nested = raw.get("text_config")
     if dtype is None and isinstance(nested, Mapping):
         dtype = nested.get("torch_dtype", nested.get("dtype"))
+    dtype = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
+    if dtype not in (None, "auto", *BYTES):
+        notes += (f"torch_dtype {dtype!r} is no known number format: the checkpoint's bytes are unknown",)
     return replace(
         arch,
         name=name or arch.name,
         config=dict(raw),
-        dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
+        dtype=dtype,
         quantized=read_quantization(raw, where=where, beside=beside),
         notes=arch.notes + notes + reading_notes(cfg),
     )
