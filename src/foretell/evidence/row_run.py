@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from foretell.recipe.optimizers import optimizer
 from foretell.recipe.parallelism import Parallelism, parse_layout
 from foretell.recipe.profile import Profile
 from foretell.recipe.profiles import profile
@@ -173,7 +174,7 @@ def _recipe(r: _Row) -> TrainingRecipe:
         micro_batch=t["micro_batch"],
         seq_len=t.get("decoder_seq_len") or t.get("seq_len", 1),
         encoder_seq_len=t.get("seq_len") if "decoder_seq_len" in t else None,
-        grad_accum=t.get("grad_accum") or _accumulation(r),
+        grad_accum=_accumulation(r),
         framework=r.profile.name,
         precision=_precision(kinds, r.profile),
         optimizer=t.get("optimizer", "adamw"),
@@ -201,7 +202,11 @@ def _recipe(r: _Row) -> TrainingRecipe:
 
 
 def _accumulation(r: _Row) -> int:
-    """Micro-batches a step, from the global batch."""
+    """Micro-batches a step: as given, or from the global batch; one where each backward pass updates."""
+    if r.training.get("optimizer_in_backward") or optimizer(r.training.get("optimizer", "adamw")).in_backward:
+        return 1  # whatever the command accumulates (GaLore's torchrun_main.py steps in a hook of every gradient)
+    if r.training.get("grad_accum"):
+        return int(r.training["grad_accum"])
     batch = int(r.training.get("global_batch") or 0)
     return max(1, batch // (int(r.training["micro_batch"]) * int(r.parallel["dp"])))
 
