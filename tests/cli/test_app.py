@@ -170,3 +170,19 @@ def test_fit_imports_neither_numpy_nor_pint_nor_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        ("--zero 9", "option --zero"),
+        ("--seq-len=0", "option --seq-len"),
+        ("--gpu h1000", "option --gpu"),
+        ("--pp 64", "option --pp"),
+    ],
+)
+def test_a_value_is_traced_to_its_option(cli: Any, arguments: str, where: str) -> None:
+    base = [] if "--gpu" in arguments else ["--gpu", "h100"]
+    error = cli("fit", "llama-3-8b", *base, *arguments.split(), "--json").error
+    assert error["where"] == where
+    assert error["hint"].startswith("See: foretell ")

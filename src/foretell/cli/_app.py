@@ -28,6 +28,8 @@ _VERBS = {
     ),
     "validate": ("foretell.cli.validate", "Replay measured rows and report the errors."),
 }
+_FLAGS = {"zero_stage": "--zero", "hardware": "--gpu", "adapter": "--lora-rank"}
+"""Options whose name is not that of the field they set."""
 _REPORT_TO = "This is a fault of foretell, please report it with the command that you ran"
 
 
@@ -124,6 +126,8 @@ def run(arguments: Sequence[str]) -> int:  # each way out is a return
     except click.ClickException as error:
         return _refuse(_from_click(error), as_json=as_json)
     except ForetellError as error:
+        if isinstance(error, InputError):
+            _place(error, arguments)
         return _refuse(error, as_json=as_json)
     except (click.Abort, KeyboardInterrupt):
         return 130
@@ -133,6 +137,15 @@ def run(arguments: Sequence[str]) -> int:  # each way out is a return
     except Exception as error:  # noqa: BLE001  # the last door: what comes here is our own fault
         return _fault(error, as_json=as_json)
     return code if isinstance(code, int) else 0
+
+
+def _place(error: InputError, arguments: Sequence[str]) -> None:
+    """Name the option that a value came from, where nothing nearer is known, and where its help is."""
+    flag = _FLAGS.get(error.field or "", f"--{(error.field or '').replace('_', '-')}")
+    if error.where is None and any(given == flag or given.startswith(f"{flag}=") for given in arguments):
+        error.where = f"option {flag}"
+    if error.hint is None and arguments[0] in _VERBS:
+        error.hint = f"See: foretell {arguments[0]} --help"
 
 
 def _refuse(error: ForetellError, *, as_json: bool) -> int:
