@@ -40,3 +40,7 @@ def test_a_value_that_means_nothing_is_refused(key: str, value: int) -> None:
     with pytest.raises(ConfigError) as caught:
         read_config(LLAMA | {key: value})
     assert (caught.value.field, caught.value.value) == (key, value)
+
+
+def test_an_activation_that_does_not_exist_is_named() -> None:
+    assert "'wat'" in read_config(LLAMA | {"hidden_act": "wat"}).notes[0]

@@ -11,7 +11,7 @@ from foretell.arch.readers._config import Config
 from foretell.arch.readers._fallback import fallback
 from foretell.arch.readers._quantization import read_quantization
 from foretell.arch.readers._registry import Reader, find_reader
-from foretell.arch.readers._unread import reading_notes
+from foretell.arch.readers._unread import activation_notes, reading_notes
 from foretell.arch.stored import BYTES
 from foretell.errors import ConfigError, InputError
 
@@ -56,7 +56,7 @@ def read_config(
         config=dict(raw),
         dtype=dtype,
         quantized=read_quantization(raw, where=where, beside=beside),
-        notes=arch.notes + notes + reading_notes(cfg),
+        notes=arch.notes + notes + reading_notes(cfg) + activation_notes(arch),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from foretell.arch.architecture import Architecture
 from foretell.arch.readers._config import Config
 
 _SHAPE = re.compile(
@@ -16,6 +17,44 @@ _HARMLESS = re.compile(
     r"residual_multiplier|logits_scaling|interpol|topk_group|n_group|group_size|use_cache|vocab_file|sliding|window"
 )
 """... and those of them that do not."""
+_ACTIVATIONS = frozenset(
+    [
+        "gelu",
+        "gelu_10",
+        "gelu_accurate",
+        "gelu_fast",
+        "gelu_new",
+        "gelu_python",
+        "gelu_python_tanh",
+        "gelu_pytorch_tanh",
+        "gelu_tanh",
+        "gelu-approximate",
+        "hardswish",
+        "laplace",
+        "leaky_relu",
+        "linear",
+        "mish",
+        "prelu",
+        "quick_gelu",
+        "relu",
+        "relu2",
+        "relu6",
+        "sigmoid",
+        "silu",
+        "softmax",
+        "softplus",
+        "sqrtsoftplus",
+        "squared_relu",
+        "swiglu",
+        "swigluoai",
+        "swish",
+        "tanh",
+        "xielu",
+        "geglu",
+        "reglu",
+    ]
+)
+"""transformers ``activations.py`` ``ACT2CLS``, and names that other libraries' files use."""
 _VITAL = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
 
@@ -37,3 +76,10 @@ def reading_notes(cfg: Config) -> tuple[str, ...]:
     if filled:
         notes.append(f"taken from the default of {cfg.model_type}, because the file does not say: {', '.join(filled)}")
     return tuple(notes)
+
+
+def activation_notes(arch: Architecture) -> tuple[str, ...]:
+    """A note for each activation function that is not known: neither is what it keeps for the backward pass."""
+    named = {fn for block, _ in arch.blocks() for op in block.ops if isinstance(fn := getattr(op, "fn", None), str)}
+    strange = sorted(fn for fn in named - {""} if fn.lower() not in _ACTIVATIONS)
+    return tuple(f"activation {fn[:40]!r} is not known: counted as one that keeps its input alone" for fn in strange)
