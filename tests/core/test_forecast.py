@@ -206,3 +206,12 @@ def test_a_forecast_imports_neither_numpy_nor_pint() -> None:
         "sys.exit(any(name in sys.modules for name in ('numpy', 'pint', 'torch', 'polars')))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_fused_loss_says_which_other_kernels_come_with_it() -> None:
+    def says(framework: str) -> bool:
+        found = forecast(small(), "h100", TrainingRecipe(framework=framework, loss="liger"))
+        return any("Liger" in note for note in found.assumed)
+
+    assert says("hf-trainer")
+    assert not says("torchtitan")
