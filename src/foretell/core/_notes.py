@@ -31,7 +31,7 @@ def assumptions(arch: Architecture, run: Run, given: TrainingRecipe | None, abov
         out.append(f"attention: {style.attention} ({name}'s default)")
     if r.loss is None and arch.vocab is not None:
         out.append(f"loss: {style.loss} ({name}'s default)")
-    elif style.loss == "fused-linear" and run.profile.style.rope == "composite":
+    elif style.loss == "fused-linear" and style.rope == "inplace":
         out.append(f"loss {r.loss}: Liger's, with its kernels for norms, gates and rope")
     if r.optimizer_impl is None:
         out.append(f"optimizer step: {run.profile.optimizer_impl} ({name}'s default)")
