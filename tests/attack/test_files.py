@@ -189,3 +189,10 @@ def test_a_pipe_in_the_catalog_is_not_read(cli: Any, config: Config, monkeypatch
 def test_an_entry_with_an_unusable_value(cli: Any, config: Config, kind: str, entry: dict[str, object]) -> None:
     ft.register(kind, {"id": "mine", **entry})
     assert cli("fit", config(), "--gpu", "h100", f"--{kind}", "mine", "--json").error["field"]
+
+
+def test_a_path_that_is_no_file_of_an_entry(cli: Any, config: Config, tmp_path: Path) -> None:
+    for place in (tmp_path, "/dev/null"):
+        error = cli("fit", config(), "--gpu", place, "--json").error
+        assert (error["field"], error["where"]) == ("hardware", "option --gpu")
+        assert ".toml" in error["allowed"]

@@ -78,6 +78,10 @@ def entry(kind: str, ref: str | os.PathLike[str]) -> dict[str, Any]:
     found = _from_registered(folder, ref) or _from_folder(_user_folder() / folder, ref) or _shipped(folder, ref)
     if found is not None:
         return found
+    if os.sep in ref and os.path.exists(ref):  # noqa: PTH110
+        raise InputError(
+            "is not a file of an entry", field=kind, value=ref, allowed=f"a path that ends in {', '.join(_SUFFIXES)}"
+        )
     raise CatalogError.unknown(kind, ref.strip(), _names(folder), hint=f"See: foretell catalog list {folder}")
 
 
