@@ -152,6 +152,11 @@ class Architecture:
         return total
 
     @cached_property
+    def reads_tokens(self) -> bool:
+        """Whether any layer runs over a sequence of tokens (False: images or latents of a fixed size)."""
+        return any(block.stream != "sample" for stack in self.stacks for block in stack.blocks)
+
+    @cached_property
     def checkpoint_bytes(self) -> int | None:
         """Bytes of the stored weights, quantised as the file says; None where the file does not tell their dtype."""
         from foretell.arch.stored import checkpoint_bytes  # noqa: PLC0415  # it reads architectures

@@ -12,7 +12,6 @@ from foretell.cost.pipeline import saturation
 from foretell.errors import InputError
 from foretell.machine import load_hardware
 from foretell.plan import Launch
-from foretell.plan.launch import reads_tokens
 from foretell.recipe import Adapter, Parallelism, Quantization, Recompute, TrainingRecipe
 from foretell.recipe.optimizers import optimizer
 from foretell.recipe.parallelism import Schedule, Sharding
@@ -190,7 +189,7 @@ def _sequence(options: Options, workload: Workload, assumed: _Assumed, notes: li
     longest = whole(options["max_sample_len"], "max_sample_len", maximum=MAX_SEQUENCE)
     encoder = whole(options["encoder_seq_len"], "encoder_seq_len", maximum=MAX_SEQUENCE)
     architecture = workload.architecture
-    if not reads_tokens(architecture):
+    if not architecture.reads_tokens:
         for name, value in (("seq_len", seq_len), ("max_sample_len", longest), ("encoder_seq_len", encoder)):
             if value is not None:
                 kind = f"{workload.name}, a {architecture.family} model"

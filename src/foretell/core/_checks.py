@@ -91,7 +91,7 @@ def facts_of(arch: Architecture, framework: str, *, megatron: bool) -> Facts:
         expert_ffn=_sorted(op.ffn for op in ops if isinstance(op, Experts)),
         experts=max((op.experts for op in ops if isinstance(op, Experts)), default=0),
         layers=arch.layers,
-        text=any(block.stream != "sample" for stack in arch.stacks for block in stack.blocks),
+        text=arch.reads_tokens,
         framework=framework,
         replicates_kv=megatron or framework == "generic",
         strict_sequence=megatron or framework in ("torchtitan", "nanotron"),

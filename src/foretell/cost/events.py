@@ -196,16 +196,6 @@ class Programs:
     def layers(self) -> Iterator[tuple[Kind, float]]:
         """Every layer of the rank in forward order, with the micro-batches it has in flight."""
         folder = self.folder
-        for stack in folder.arch.stacks:
-            main = stack is folder.arch.main
-            if not main and not folder.stage.first:
-                continue
-            flows = not (main and folder.stage.first) or folder.block_trains(folder.arch.embed)
-            chunks = folder.stage.chunks if main else (range(stack.layers),)
-            for c, chunk in enumerate(chunks):
-                for i, layer in enumerate(chunk):
-                    tower = folder.recipe.recompute.mode == "full" and stack.layers > 1  # as in StageFolder.segments
-                    mode = folder.mode(i, len(chunk)) if main or tower else "none"
-                    kind = self.kind(stack.blocks[stack.pattern[layer]], mode, flows or c > 0 or mode == "full")
-                    yield kind, folder.stage.in_flight[c]
-                    flows = flows or folder.block_trains(stack.blocks[stack.pattern[layer]])
+        for run in folder.runs():
+            for block, mode, flows in folder.placed(*run):
+                yield self.kind(block, mode, flows), folder.stage.in_flight[run[-1]]

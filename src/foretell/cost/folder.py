@@ -51,21 +51,22 @@ class StageFolder:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """Runs of layers in forward order: towers, then the trunk chunk by chunk, then prediction layers."""
-        stage = self.stage
-        out: list[Segment] = []
+        out = [self.segment(*run) for run in self.runs()]
+        if self.stage.last and self.recipe.mtp_layers:
+            out.append(self._prediction())
+        return tuple(out)
+
+    def runs(self) -> Iterator[tuple[Stack, Sequence[int], Sequence[str], int]]:
+        """Consecutive layers in forward order: their stack, which ones, how each is checkpointed, their chunk."""
         for stack in self.arch.stacks:
             if stack is self.arch.main:
-                for c, chunk in enumerate(stage.chunks):
-                    modes = [self.mode(i, len(chunk)) for i in range(len(chunk))]
-                    out.append(self.segment(stack, chunk, modes, c))
-            elif stage.first:
+                for c, chunk in enumerate(self.stage.chunks):
+                    yield stack, chunk, [self.mode(i, len(chunk)) for i in range(len(chunk))], c
+            elif self.stage.first:
                 # towers are checkpointed with the trunk (transformers ``GradientCheckpointingLayer``), single blocks are not
                 full = self.recipe.recompute.mode == "full" and stack.layers > 1
                 modes = [self.mode(i, stack.layers) if full else "none" for i in range(stack.layers)]
-                out.append(self.segment(stack, range(stack.layers), modes, 0))
-        if stage.last and self.recipe.mtp_layers:
-            out.append(self._prediction())
-        return tuple(out)
+                yield stack, range(stack.layers), modes, 0
 
     def _prediction(self) -> Segment:
         """Multi-token-prediction layers: a checkpoint's carries copies of the token table and the head, training shares them."""
@@ -77,16 +78,21 @@ class StageFolder:
         more = Stack("prediction", (own,), (0,) * n)
         return self.segment(more, range(n), ["none"] * n, len(self.stage.chunks) - 1)
 
-    def segment(self, stack: Stack, layers: Sequence[int], modes: Sequence[str], chunk: int) -> Segment:
-        """Layers of one run, equal ones together."""
-        groups: dict[tuple[int, str, bool], int] = {}
+    def placed(self, stack: Stack, layers: Sequence[int], modes: Sequence[str], chunk: int) -> Iterator[tuple[Block, str, bool]]:
+        """Each layer of a run: its block, how it is checkpointed, and whether its input needs a gradient."""
         flows = not (stack is self.arch.main and self.stage.first) or self.block_trains(self.arch.embed)
         for layer, mode in zip(layers, modes, strict=True):
+            block = stack.blocks[stack.pattern[layer]]
             # checkpointed layers need an input with a gradient: frameworks then make the embedding's output need one
-            key = (stack.pattern[layer], mode, flows or chunk > 0 or mode == "full")
+            yield block, mode, flows or chunk > 0 or mode == "full"
+            flows = flows or self.block_trains(block)
+
+    def segment(self, stack: Stack, layers: Sequence[int], modes: Sequence[str], chunk: int) -> Segment:
+        """Layers of one run, equal ones together."""
+        groups: dict[tuple[Block, str, bool], int] = {}
+        for key in self.placed(stack, layers, modes, chunk):
             groups[key] = groups.get(key, 0) + 1
-            flows = flows or self.block_trains(stack.blocks[stack.pattern[layer]])
-        made = tuple(self.layer(stack.blocks[i], mode, float(n), flow) for (i, mode, flow), n in groups.items())
+        made = tuple(self.layer(block, mode, float(n), flow) for (block, mode, flow), n in groups.items())
         return Segment(made, chunk, self.stage.in_flight[chunk])
 
     def mode(self, position: int, layers: int) -> str:

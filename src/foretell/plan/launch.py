@@ -13,15 +13,10 @@ from foretell.recipe.profile import Profile
 from foretell.recipe.profiles import profile
 
 if TYPE_CHECKING:
-    from foretell.arch import Architecture, Workload
+    from foretell.arch import Workload
     from foretell.recipe.resolve import Run
 
-__all__ = ["Launch", "reads_tokens"]
-
-
-def reads_tokens(architecture: Architecture) -> bool:
-    """Whether any layer runs over a sequence of tokens (False: images or latents of a fixed size)."""
-    return any(block.stream != "sample" for stack in architecture.stacks for block in stack.blocks)
+__all__ = ["Launch"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class Launch:
     @property
     def reads_tokens(self) -> bool:
         """Whether the model reads a sequence, whose length the user chooses."""
-        return reads_tokens(self.workload.architecture)
+        return self.workload.architecture.reads_tokens
 
     @property
     def gpus(self) -> int:

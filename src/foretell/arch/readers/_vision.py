@@ -9,7 +9,7 @@ from typing import Any
 from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.operators import Conv, Head, Operator
 from foretell.arch.readers._config import Config
-from foretell.arch.readers._encoder import ffn2, mha, pre_norm
+from foretell.arch.readers._encoder import ffn2, mha, pre_norm, single
 from foretell.arch.readers._registry import find_reader
 
 
@@ -176,6 +176,25 @@ class Tower:
         if self.tail:
             found.append(tower("vision_tail", self.tail, 1, width=self.hidden, positions=self.rows, label="tail"))
         return found
+
+
+def alone(cfg: Config, parts: Tower, head: Sequence[Operator], notes: Sequence[str] = ()) -> Architecture:
+    """An image tower as a model of its own; ``head`` replaces the operators after its layers."""
+    return single(
+        cfg,
+        family="vision",
+        embed=parts.embed,
+        stacks=[parts.trunk()],
+        head=head,
+        hidden=parts.hidden,
+        embed_stream="sample",
+        embed_positions=parts.rows,
+        head_positions=parts.rows,
+        heads=parts.heads,
+        head_dim=parts.hidden // parts.heads,
+        ffn=parts.ffn,
+        notes=notes,
+    )
 
 
 TowerReader = Callable[[Config], Tower]

@@ -15,7 +15,7 @@ from foretell.arch.operators import Add, Attention, Embedding, Linear, Operator,
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._encoder import classifier, ffn2, labels, layers, mha, pre_norm, single, task
 from foretell.arch.readers._registry import reader
-from foretell.arch.readers._vision import Tower, grid, nested, patches, tower, tower_reader, vit_layer
+from foretell.arch.readers._vision import Tower, alone, grid, nested, patches, tower, tower_reader, vit_layer
 
 
 @tower_reader("clip_vision_model")
@@ -91,21 +91,7 @@ def vision_model(cfg: Config) -> Architecture:
     head = list(parts.tail)
     if kind == "ModelWithProjection" and cfg.model_type == "clip_vision_model":
         head.append(Linear(name="visual_projection", d_in=parts.hidden, d_out=cfg.int("projection_dim", low=1)))
-    return single(
-        cfg,
-        family="vision",
-        embed=parts.embed,
-        stacks=[parts.trunk()],
-        head=head,
-        hidden=parts.hidden,
-        embed_stream="sample",
-        embed_positions=parts.rows,
-        head_positions=parts.rows,
-        heads=parts.heads,
-        head_dim=parts.hidden // parts.heads,
-        ffn=parts.ffn,
-        notes=notes,
-    )
+    return alone(cfg, parts, head, notes)
 
 
 def _projection(cfg: Config, hidden: int) -> int:
@@ -173,21 +159,7 @@ def dual(cfg: Config) -> Architecture:
     if kind == "ForImageClassification":
         head = [*parts.tail, Pool(name="mean", features=parts.hidden, positions=1)]
         head.append(classifier("classifier", parts.hidden, labels(cfg)))
-        return single(
-            cfg,
-            family="vision",
-            embed=parts.embed,
-            stacks=[parts.trunk()],
-            head=head,
-            hidden=parts.hidden,
-            embed_stream="sample",
-            embed_positions=parts.rows,
-            head_positions=parts.rows,
-            heads=parts.heads,
-            head_dim=parts.hidden // parts.heads,
-            ffn=parts.ffn,
-            notes=notes,
-        )
+        return alone(cfg, parts, head, notes)
     text_cfg = nested(cfg, "text_config", model_type=f"{cfg.model_type}_text_model", force=True)
     text = text_model(text_cfg)
     towers = parts.stacks()

@@ -12,10 +12,11 @@ from foretell.arch.architecture import Architecture
 from foretell.arch.builders import mlp, norm
 from foretell.arch.operators import Act, Add, Linear, Operator, Parameters, Pool
 from foretell.arch.readers._config import Config
-from foretell.arch.readers._encoder import mha, pre_norm, single, task
+from foretell.arch.readers._encoder import mha, pre_norm, task
 from foretell.arch.readers._registry import reader
 from foretell.arch.readers._vision import (
     Tower,
+    alone,
     grid,
     nested,
     patches,
@@ -81,20 +82,7 @@ def idefics3_tower(cfg: Config) -> Tower:
 def tower_alone(cfg: Config) -> Architecture:
     """One of these towers as a model of its own."""
     parts = read_tower(cfg)
-    return single(
-        cfg,
-        family="vision",
-        embed=parts.embed,
-        stacks=[parts.trunk()],
-        head=parts.tail,
-        hidden=parts.hidden,
-        embed_stream="sample",
-        embed_positions=parts.rows,
-        head_positions=parts.rows,
-        heads=parts.heads,
-        head_dim=parts.hidden // parts.heads,
-        ffn=parts.ffn,
-    )
+    return alone(cfg, parts, parts.tail)
 
 
 def _text(cfg: Config, default: str, *, tied: bool, forward_tie: bool = False) -> tuple[Architecture, tuple[str, ...]]:

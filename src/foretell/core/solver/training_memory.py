@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from foretell.arch._load import load_model
 from foretell.arch.workload import Workload
 from foretell.core._request import DEFAULTS, GivenInt, build, untouched
 from foretell.core.forecast import Forecast, forecast
@@ -139,11 +140,12 @@ class TrainingMemoryModel:
             given["seq_len"] = DEFAULTS["seq_len"]
         implicit = isinstance(given["seq_len"], GivenInt)
         recipe, par = build(given)
-        if implicit and not _reads_text(model):
+        workload = load_model(model)
+        if implicit and not workload.architecture.reads_tokens:
             recipe = recipe.with_(seq_len=1)
             given["seq_len"] = 1
         found = forecast(
-            model,
+            workload,
             hardware,
             recipe,
             par,
@@ -190,14 +192,6 @@ def check_names(settings: Mapping[str, Any]) -> None:
 
 def _plain(text: Any) -> Any:  # a name, or what was given in its place
     return str(text) if isinstance(text, str) else text
-
-
-def _reads_text(model: object) -> bool:
-    """Whether a model reads a sequence of tokens (a vision model gets no default sequence length)."""
-    from foretell.arch._load import load_model  # noqa: PLC0415  # reads files: not for those who only import
-
-    arch = load_model(model).architecture  # type: ignore[arg-type]
-    return any(block.stream != "sample" for stack in arch.stacks for block in stack.blocks)
 
 
 def _result(found: Forecast, given: Mapping[str, Any]) -> TrainingMemoryResult:
