@@ -218,3 +218,17 @@ def test_defaults_left_alone_are_listed_and_quantities_are_found() -> None:
     assert not {"sequence of 2048", "fp16 mixed precision"} & set(given.assumed)
     assert {"total_memory", "interval"} <= set(dir(result))
     assert max(len(line) for line in result.explain().splitlines()) <= 80
+
+
+@pytest.mark.parametrize("framework", ["peft", "deepspeed", "torchtitan"])
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_sweep_judges_as_solve_does(framework: str, noted: bool) -> None:
+    """At every size of the device: the same errors stand for a run, whether it is asked alone or among many."""
+    model = ft.load_model({**small().architecture.config, **({"num_experts_unknown": 4} if noted else {})})
+    assert bool(model.notes) == noted
+    asked: dict[str, Any] = {"framework": framework, "precision": "bf16", "batch_size": 1, "seq_len": 1024}
+    need = MODEL.solve(model, "h100", **asked).total_memory_bytes
+    for room in range(70, 145, 3):
+        card = ft.HardwareNode("card", round(need * room / 100), 1e12, {"bf16": 1e14}, compute_capability="9.0")
+        alone = MODEL.solve(model, card, **asked)
+        assert MODEL.sweep(model, card, **asked).row(0)["verdict"] == alone.verdict

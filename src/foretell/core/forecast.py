@@ -14,11 +14,13 @@ from foretell.core._device import check_precision, usual_precision
 from foretell.core._notes import assumptions, host_notes, run_notes
 from foretell.core._terms import TERMS, formula, merged
 from foretell.core._validate import checked_run
+from foretell.core._verdict import fits_and_fails, regime_of
 from foretell.core.levels import Levels, StageLevels, levels
 from foretell.core.solver._result import Result, Term, gib, wrapped
 from foretell.cost.evaluate import Basis, evaluate
 from foretell.cost.host_memory import Load, default_load, host_memory
-from foretell.cost.overheads import available_bytes, interval, p_oom, regime
+from foretell.cost.memory import StageFold
+from foretell.cost.overheads import available_bytes, interval, p_oom
 from foretell.cost.training_memory import fold_run, highest, sizes_of
 from foretell.errors import InputError
 from foretell.machine.hardware import HardwareNode, load_hardware
@@ -160,15 +162,9 @@ def forecast(
         raise InputError("is not a way", field="allocator", value=allocator, allowed=["linear", "replay"])
     found = levels(arch, run, device, replay=allocator == "replay", slack_scale=slack_scale)
     peak, available = found.peak, available_bytes(device)
-    confidence = 2 if model.notes else 3
-    linear = run.profile.replays and not found.replayed
-    spread = regime(run.profile.name, "process", confidence, cuda_like=device.cuda_like, linear=linear)
-    low, high = interval(peak.total, spread)
-    verdict = "uncertain"
-    if peak.total + share * available <= available and high <= available:
-        verdict = "fits"
-    elif low > available:
-        verdict = "does_not_fit"
+    spread = regime_of(model, run, device, replayed=found.replayed)
+    fits, fails = fits_and_fails(peak.total, spread, available, share)
+    verdict = "fits" if fits else "does_not_fit" if fails else "uncertain"
     node = None
     if flag(host, "host"):
         most = _RANKS_PER_NODE if gpus_per_node is None else positive_int(gpus_per_node, "gpus_per_node")
@@ -187,7 +183,7 @@ def forecast(
         total_bytes=peak.total,
         allocated_bytes=peak.allocated,
         reserved_bytes=peak.reserved,
-        interval_bytes=(low, high),
+        interval_bytes=interval(peak.total, spread),
         available_bytes=available,
         headroom_bytes=share * available,
         peak_phase=peak.memory.peak.phase,
@@ -230,9 +226,14 @@ def _stage(s: StageLevels) -> dict[str, Any]:
     }
 
 
+def _fold_of(arch: Architecture, run: Run, stage: int) -> StageFold:
+    """Return the fold of one pipeline rank."""
+    return next(f for f in fold_run(arch, run) if f.stage.index == stage)
+
+
 def _weights(arch: Architecture, run: Run, peak: StageLevels) -> float:
     """Return the bytes of a rank's weights alone: what is there when the model has been loaded."""
-    fold = next(f for f in fold_run(arch, run) if f.stage.index == peak.memory.stage)
+    fold = _fold_of(arch, run, peak.memory.stage)
     return float(evaluate(fold.base.weights.by_monomial(), Basis(sizes_of(run))))
 
 
@@ -260,6 +261,6 @@ def _formulas(result: Forecast) -> dict[str, str]:
         return {}
     run = result.run
     basis = Basis(sizes_of(run))
-    fold = next(f for f in fold_run(arch, run) if f.stage.index == result.stage)
+    fold = _fold_of(arch, run, result.stage)
     point, _ = highest(fold.phases[result.peak_phase], basis)
     return {name: formula(point.size, name, basis) for name in result.breakdown}

@@ -19,11 +19,12 @@ from foretell.core._checks import CHECKS, Degrees, Facts
 from foretell.core._device import check_precision
 from foretell.core._request import DEFAULTS, GivenInt, build
 from foretell.core._validate import check_recompute, checked_parallelism, checked_recipe, completed
+from foretell.core._verdict import fits_and_fails, regime_of
 from foretell.core.solver._axes import Axes
 from foretell.core.solver._group import PHASES, Group, group_of
 from foretell.core.solver._table import Table
 from foretell.cost.evaluate import Basis, Sizes
-from foretell.cost.overheads import available_bytes, interval, regime
+from foretell.cost.overheads import available_bytes
 from foretell.cost.pipeline import saturation
 from foretell.errors import InputError
 from foretell.machine.hardware import HardwareNode, load_hardware
@@ -33,7 +34,6 @@ from foretell.validation import number
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foretell.arch.architecture import Architecture
     from foretell.arch.workload import Workload
 
 __all__ = ["sweep"]
@@ -55,7 +55,7 @@ def sweep(
     terms: bool,
 ) -> Table:
     """Return the table of every run that the axes make."""
-    work = _Sweep(load_model(model).architecture, load_hardware(hardware), Axes(axes, product=product))
+    work = _Sweep(load_model(model), load_hardware(hardware), Axes(axes, product=product))
     work.headroom = number(headroom, "headroom", maximum=1)
     return work.table(terms=terms)
 
@@ -73,8 +73,8 @@ class _Kind:
 
 
 class _Sweep:
-    def __init__(self, arch: Architecture, device: HardwareNode, axes: Axes) -> None:
-        self.arch, self.device, self.axes = arch, device, axes
+    def __init__(self, model: Workload, device: HardwareNode, axes: Axes) -> None:
+        self.model, self.arch, self.device, self.axes = model, model.architecture, device, axes
         self.headroom = 0.1
         self.explicit = ("seq_len",) if "seq_len" in axes else ()
         self.available = float(available_bytes(device))
@@ -92,13 +92,10 @@ class _Sweep:
             settings = DEFAULTS | self.axes.walked(code)
             if settings["seq_len"] is None:
                 settings["seq_len"] = DEFAULTS["seq_len"]
-            if isinstance(settings["seq_len"], GivenInt) and not self._text():
+            if isinstance(settings["seq_len"], GivenInt) and not self.arch.reads_tokens:
                 settings["seq_len"] = 1
             found = self.kinds[code] = self._kind(settings)
         return found
-
-    def _text(self) -> bool:
-        return any(block.stream != "sample" for stack in self.arch.stacks for block in stack.blocks)
 
     def _kind(self, settings: dict[str, Any]) -> _Kind:
         try:
@@ -247,11 +244,9 @@ class _Sweep:
             column[rows] = values
 
     def _verdicts(self, run: Run, total: NDArray[Any]) -> NDArray[Any]:
-        spread = regime(run.profile.name, "process", cuda_like=self.device.cuda_like)
-        low, high = interval(total, spread)
-        room = self.available * (1 - self.headroom)
-        fits = (total <= room) & (high <= self.available)
-        return np.where(fits, 0, np.where(low > self.available, 2, 1)).astype(np.int8)
+        spread = regime_of(self.model, run, self.device)
+        fits, fails = fits_and_fails(total, spread, self.available, self.headroom)
+        return np.where(fits, 0, np.where(fails, 2, 1)).astype(np.int8)
 
 
 def _broken(kind: _Kind, sizes: Any) -> NDArray[Any]:
