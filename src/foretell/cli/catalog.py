@@ -11,10 +11,10 @@ from foretell.catalog import loader
 from foretell.cli._app import Verb
 from foretell.cli._options import OUTPUT, add
 from foretell.errors import CatalogError, InputError, nearest
+from foretell.units import GIB
 
 __all__ = ["command"]
 
-_GIB: Final = 2**30
 _CODE: Final = ("optimizer", "framework")
 """Kinds that are also held as code."""
 
@@ -191,12 +191,12 @@ def _lines(data: Any, indent: int = 0) -> Iterator[str]:  # a tree of anything
         elif isinstance(value, list | tuple):
             yield f"{pad}{key}: {', '.join(str(item) for item in value)}"
         else:
-            gib = f"  ({value / _GIB:.2f} GiB)" if _is_size(key, value) else ""
+            gib = f"  ({value / GIB:.2f} GiB)" if _is_size(key, value) else ""
             yield f"{pad}{key}: {value}{gib}"
 
 
 def _is_size(key: str, value: object) -> bool:
-    return key.endswith("memory_bytes") and isinstance(value, int) and value > _GIB
+    return key.endswith("memory_bytes") and isinstance(value, int) and value > GIB
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -232,7 +232,7 @@ def _cell(key: str, value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, int | float) and key == "memory_bytes":
-        return f"{value / _GIB:.1f}"
+        return f"{value / GIB:.1f}"
     if isinstance(value, int | float) and key == "memory_bandwidth_bytes_per_s":
         return f"{value / 1e12:.2f}"
     if isinstance(value, int | float) and key == "bf16_flops":

@@ -9,7 +9,7 @@ from foretell.cost.overheads import Regime, interval, regime
 from foretell.machine.hardware import HardwareNode
 from foretell.recipe.resolve import Run
 
-__all__ = ["fits_and_fails", "regime_of"]
+__all__ = ["fits_and_fails", "regime_of", "verdict_of"]
 
 
 def regime_of(model: Workload, run: Run, device: HardwareNode, *, replayed: bool = False) -> Regime:
@@ -28,3 +28,12 @@ def fits_and_fails(total: Any, spread: Regime, available: float, headroom: float
     """
     low, high = interval(total, spread)
     return (total + headroom * available <= available) & (high <= available), low > available
+
+
+def verdict_of(fits: bool, fails: bool) -> str:
+    """Return the verdict of one run.
+
+    >>> verdict_of(True, False), verdict_of(False, True), verdict_of(False, False)
+    ('fits', 'does_not_fit', 'uncertain')
+    """
+    return "fits" if fits else "does_not_fit" if fails else "uncertain"

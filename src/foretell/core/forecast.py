@@ -14,7 +14,7 @@ from foretell.core._device import check_precision, usual_precision
 from foretell.core._notes import assumptions, host_notes, run_notes
 from foretell.core._terms import TERMS, formula, merged
 from foretell.core._validate import checked_run
-from foretell.core._verdict import fits_and_fails, regime_of
+from foretell.core._verdict import fits_and_fails, regime_of, verdict_of
 from foretell.core.levels import Levels, StageLevels, levels
 from foretell.core.solver._result import Result, Term, gib, wrapped
 from foretell.cost.evaluate import Basis, evaluate
@@ -163,8 +163,7 @@ def forecast(
     found = levels(arch, run, device, replay=allocator == "replay", slack_scale=slack_scale)
     peak, available = found.peak, available_bytes(device)
     spread = regime_of(model, run, device, replayed=found.replayed)
-    fits, fails = fits_and_fails(peak.total, spread, available, share)
-    verdict = "fits" if fits else "does_not_fit" if fails else "uncertain"
+    verdict = verdict_of(*fits_and_fails(peak.total, spread, available, share))
     node = None
     if flag(host, "host"):
         most = _RANKS_PER_NODE if gpus_per_node is None else positive_int(gpus_per_node, "gpus_per_node")

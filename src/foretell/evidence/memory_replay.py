@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from foretell.core._validate import checked_parallelism, checked_recipe
+from foretell.core._verdict import fits_and_fails, verdict_of
 from foretell.cost.levels import Levels, levels
-from foretell.cost.overheads import interval, regime
+from foretell.cost.overheads import available_bytes, interval, regime
 from foretell.cost.training_memory import listed_parts, training_memory, worst
 from foretell.errors import ForetellError
 from foretell.evidence.memory_rows import MemoryRow, read_row
@@ -15,8 +16,8 @@ from foretell.evidence.row_run import Skip, framework_of
 from foretell.evidence.row_shape import fault_of
 from foretell.evidence.summary import Scored
 from foretell.machine import HardwareNode, load_hardware
+from foretell.units import GIB
 
-GIB = 2.0**30
 _LEVEL = {
     "allocated": "allocated",
     "active": "allocated",
@@ -120,16 +121,8 @@ def _scored(common: dict[str, Any], ready: MemoryRow, found: Levels, hardware: H
     verdict = None
     if common["outcome"] and hardware is not None:
         process = regime(name, "process", common["confidence"], linear=linear)
-        lo, hi = interval(found.process, process)
-        verdict = _verdict(found.process, lo, hi, float(hardware.available_bytes))
+        verdict = verdict_of(*fits_and_fails(found.process, process, available_bytes(hardware), headroom=0.0))  # what happened
     return Scored(**common, predicted=point, low=low, high=high, verdict=verdict)
-
-
-def _verdict(point: float, low: float, high: float, available: float) -> str:
-    """``fits``, ``does_not_fit`` or ``uncertain`` (no headroom: what happened is the question)."""
-    if high <= available and point <= available:
-        return "fits"
-    return "does_not_fit" if low > available else "uncertain"
 
 
 def source_of(row: Mapping[str, Any]) -> str:

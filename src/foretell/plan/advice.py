@@ -12,10 +12,10 @@ from foretell.plan.inverse import Answer, largest_micro_batch, longest_sequence
 from foretell.plan.launch import Launch
 from foretell.plan.switches import SAVING, Flags, Switch
 from foretell.recipe import Recompute
+from foretell.units import GIB
 
 __all__ = ["Advice", "Suggestion", "advise", "remarks"]
 
-_GIB = 2**30
 _WORTH = 0.005
 """Share of the total that a switch must save to be named."""
 _TOGETHER = 6
@@ -104,13 +104,13 @@ def remarks(now: Forecast, advice: Advice) -> list[str]:
     weights = next((float(entry["allocated_bytes"]) for entry in now.timeline if entry["phase"] == "load"), 0.0)
     if weights > have:
         out.append(
-            f"the weights alone take {weights / _GIB:.2f} GiB of each GPU, more than its {have / _GIB:.2f} GiB: "
+            f"the weights alone take {weights / GIB:.2f} GiB of each GPU, more than its {have / GIB:.2f} GiB: "
             "only dividing, quantising or offloading them can help"
         )
     slack = now.breakdown.get("allocator_slack", 0.0)
     if not now.fits and slack > 0 and now.total_bytes > have >= now.total_bytes - slack:
         out.append(
-            f"PyTorch gives cached blocks back before it fails: of the {slack / _GIB:.2f} GiB of slack some may be spared, "
+            f"PyTorch gives cached blocks back before it fails: of the {slack / GIB:.2f} GiB of slack some may be spared, "
             "at the price of slow steps"
         )
     if advice.untried:
@@ -235,6 +235,6 @@ def _relax(launch: Launch, now: Forecast) -> Iterator[Suggestion]:
 def _stretched(answer: Answer, now: Forecast, change: str, flag: str) -> Suggestion:
     """Make a suggestion of an inverse answer."""
     total = now.total_bytes if answer.forecast is None else answer.forecast.total_bytes
-    price = f"uses {total / 2**30:.2f} GiB"
+    price = f"uses {total / GIB:.2f} GiB"
     flags: Flags = {flag: str(answer.value)}
     return Suggestion("relax", change, flags, price, now.total_bytes - total, total, "fits")

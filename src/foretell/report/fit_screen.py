@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from foretell.report.fit import shares
+from foretell.units import GIB
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["WIDTH", "headline", "inverse_line", "show"]
 
 WIDTH: Final = 80
-_GIB: Final = 2**30
 _BAR: Final = 34
 _COLOUR: Final = {"fits": "bold green", "does_not_fit": "bold red", "uncertain": "bold yellow"}
 _WORD: Final = {"fits": "FITS", "does_not_fit": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
@@ -35,7 +35,7 @@ def headline(document: Mapping[str, Any]) -> Text:
     verdict = result["verdict"]
     line = Text(_WORD[verdict], style=_COLOUR[verdict])
     names = ("total_bytes", "available_bytes", "headroom_bytes")
-    need, have, keep = (round(result[name] / _GIB, 2) for name in names)  # so that differences of what is shown add up
+    need, have, keep = (round(result[name] / GIB, 2) for name in names)  # so that differences of what is shown add up
     low, high = result["interval_bytes"]
     spare = have - keep - need
     text = f"  needs {need:.2f} of {have:.2f} GiB"
@@ -104,7 +104,7 @@ def gib(size: float) -> str:
     >>> gib(3 * 2**29), gib(5e12)
     ('1.50', '4656.61')
     """
-    return f"{size / _GIB:.2f}"
+    return f"{size / GIB:.2f}"
 
 
 def place(operator: str) -> str:
@@ -157,13 +157,13 @@ def _levels(result: Mapping[str, Any], console: Console) -> None:
 
 def _breakdown(result: Mapping[str, Any], console: Console) -> None:
     """Print the terms; in hundredths of a GiB they sum to the process's."""
-    whole = round(100 * result["total_bytes"] / _GIB)
+    whole = round(100 * result["total_bytes"] / GIB)
     terms = sorted(result["breakdown"].items(), key=lambda term: -term[1])
     large = [term for term in terms if term[1] > 0.0005 * result["total_bytes"]][:_TERMS]
-    shown = {name: round(100 * size / _GIB) for name, size in large}
+    shown = {name: round(100 * size / GIB) for name, size in large}
     rest = whole - sum(shown.values())
     if rest < 0:  # what rounding added is taken from where it added most
-        shown = shares({name: 100 * size / _GIB for name, size in large}, whole)
+        shown = shares({name: 100 * size / GIB for name, size in large}, whole)
         rest = whole - sum(shown.values())
     most = max(shown.values(), default=1) or 1
     where = ", ".join(filter(None, (result["peak_phase"], place(result["peak_operator"]))))
@@ -232,7 +232,7 @@ def _suggestions(result: Mapping[str, Any], console: Console) -> None:
         word = "not enough alone" if entry["verdict"] == "does_not_fit" else f"{_SAID[entry['verdict']]}; {entry['price']}"
         start = _FLAGS + 11
         lines = textwrap.wrap(word, max(20, console.width - start)) or [""]
-        flags.append(f"{'':{_FLAGS - len(flags)}}{-entry['saved_bytes'] / _GIB:>+9.2f}  {lines[0]}", style="default")
+        flags.append(f"{'':{_FLAGS - len(flags)}}{-entry['saved_bytes'] / GIB:>+9.2f}  {lines[0]}", style="default")
         console.print(flags)
         for line in lines[1:]:
             console.print(Text(f"{'':{start}}{line}"))

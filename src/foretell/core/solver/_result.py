@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from foretell.units import quantity
+from foretell.units import GIB, quantity
 
 __all__ = ["Result", "Term", "gib", "ledger", "plain", "wrapped"]
 
@@ -156,7 +156,7 @@ def ledger(title: str, terms: list[Term]) -> str:
 
 def gib(size: float) -> str:
     """Write bytes as GiB."""
-    return f"{size / 2**30:.2f} GiB"
+    return f"{size / GIB:.2f} GiB"
 
 
 def wrapped(text: str, indent: str = "    ") -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretell.errors import ExtraError, InputError
+from foretell.units import GIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +51,7 @@ class Table:
         lines = [[*names, "total GiB", "verdict", "reason"]]
         for row in rows:
             total = row["total_memory_bytes"]
-            size = f"{total / 2**30:.2f}" if math.isfinite(total) else "-"
+            size = f"{total / GIB:.2f}" if math.isfinite(total) else "-"
             lines.append([*(str(row[n]) for n in names), size, row["verdict"], row["reason"]])
         wide = [max(len(line[i]) for line in lines) for i in range(len(names) + 2)]
         text = ["  ".join([c.rjust(w) for c, w in zip(line, wide, strict=False)] + line[-1:])[:_WIDE].rstrip() for line in lines]
