@@ -24,7 +24,9 @@ __all__ = [
     "Regime",
     "available_bytes",
     "calibration",
+    "communicator_bytes",
     "communicators",
+    "context_bytes",
     "interval",
     "overheads",
     "p_oom",
@@ -86,25 +88,34 @@ def overheads(run: Run, hardware: HardwareNode) -> Overheads:
         return Overheads(0.0, 0.0, 0.0, 0.0, cuda_like=False, notes=(note,))
     data = calibration()
     slack = data["slack"]["expandable" if run.expandable else "native"]
-    family = hardware.compute_capability or "default"
-    known = hardware.context_bytes
-    if run.recipe.date and run.recipe.date < LAZY_KERNELS:
-        context = _family(data["context_bytes_eager"], family)
-    else:
-        context = _family(data["context_bytes"], family) if known is None else float(known)
     nccl = 0.0
     if run.par.world > 1:
-        nccl = communicators(run) * float(data["nccl_bytes"]["communicator"]["value"])
+        nccl = communicator_bytes(communicators(run))
         if run.par.ep > 1:
             nccl += float(data["nccl_bytes"]["all_to_all"]["value"])
     return Overheads(
         float(slack["fraction"]),
         float(slack["floor_bytes"]),
-        context,
+        context_bytes(hardware, run.recipe.date),
         nccl,
         cuda_like=True,
         pooled_fraction=float(data["slack"]["pooled"]["fraction"]),
     )
+
+
+def context_bytes(hardware: HardwareNode, date: str | None = None) -> float:
+    """Return the bytes of a CUDA context on a device, with the software of a date (None: of today)."""
+    data = calibration()
+    family = hardware.compute_capability or "default"
+    if date and date < LAZY_KERNELS:
+        return _family(data["context_bytes_eager"], family)
+    known = hardware.context_bytes
+    return _family(data["context_bytes"], family) if known is None else float(known)
+
+
+def communicator_bytes(count: int) -> float:
+    """Return the bytes that NCCL takes for so many communicators of a rank."""
+    return count * float(calibration()["nccl_bytes"]["communicator"]["value"])
 
 
 def available_bytes(hardware: HardwareNode) -> int:
