@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from foretell.arch._load import load_model
+    from foretell.arch._load import config_of, load_model
     from foretell.arch.architecture import Architecture
     from foretell.arch.workload import (
         CNNWorkload,
@@ -31,6 +31,7 @@ _WORKLOADS = (
 )
 _MODULE_OF = {
     "Architecture": "foretell.arch.architecture",
+    "config_of": "foretell.arch._load",
     "load_model": "foretell.arch._load",
     **dict.fromkeys(_WORKLOADS, "foretell.arch.workload"),
 }
@@ -43,6 +44,7 @@ __all__ = [
     "SparseTransformerWorkload",
     "TransformerWorkload",
     "Workload",
+    "config_of",
     "load_model",
 ]
 

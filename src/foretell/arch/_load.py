@@ -18,7 +18,7 @@ from foretell.catalog.decode import unique
 from foretell.catalog.loader import model_entry
 from foretell.errors import CatalogError, ConfigError, InputError
 
-__all__ = ["MAX_CONFIG_BYTES", "load_model"]
+__all__ = ["MAX_CONFIG_BYTES", "config_of", "load_model"]
 
 MAX_CONFIG_BYTES: Final = 16 * 2**20
 """A larger file is no model's configuration (the largest known has 200 KiB)."""
@@ -63,6 +63,24 @@ def _from_name(ref: str) -> Workload:
             return _from_path(Path(ref))
         raise
     return _from_entry(entry, ref)
+
+
+def config_of(ref: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
+    """Return the content of the ``config.json`` that `ref` (a catalog name or a path) names, and where it stood."""
+    path = Path(ref) if isinstance(ref, os.PathLike) or _looks_like_path(ref) else None
+    if path is None:
+        try:
+            raw, where = model_entry(ref), f"model {ref}"
+        except CatalogError:
+            if not os.path.isdir(ref):  # noqa: PTH112
+                raise
+            path = Path(ref)
+    if path is not None:
+        file = path.expanduser()
+        file = file / "config.json" if file.is_dir() else file
+        raw, where = _read_json(file), str(file)
+    inner = raw.get("config")
+    return dict(inner if isinstance(inner, Mapping) and "model_type" not in raw else raw), where
 
 
 def _looks_like_path(ref: str) -> bool:

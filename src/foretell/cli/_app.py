@@ -22,6 +22,7 @@ __all__ = ["Group", "Verb", "app", "run"]
 _VERBS = {
     # verb -> (module, one line for the list of verbs)
     "fit": ("foretell.cli.fit", "Does training fit, where is its peak, what would make it fit?"),
+    "trace": ("foretell.cli.trace", "The memory timeline of any PyTorch model's training step, without a GPU."),
     "catalog": (
         "foretell.cli.catalog",
         "Models, hardware and the rest that is known, each with its sources.",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
 from foretell.report.fit import shares
+from foretell.report.screen import BAR, WIDTH, bar, gib, heading, paragraph, plain, wrapped
 from foretell.units import GIB
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WIDTH", "headline", "inverse_line", "show"]
 
-WIDTH: Final = 80
-_BAR: Final = 34
 _COLOUR: Final = {"fits": "bold green", "does_not_fit": "bold red", "uncertain": "bold yellow"}
 _WORD: Final = {"fits": "FITS", "does_not_fit": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
 _SAID: Final = {"fits": "fits", "does_not_fit": "does not fit", "uncertain": "uncertain", "refused": "not possible"}
@@ -53,8 +52,8 @@ def headline(document: Mapping[str, Any]) -> Text:
 def show(document: Mapping[str, Any], console: Console) -> None:
     """Print the whole screen."""
     result, inputs = document["result"], document["inputs"]
-    _wrapped(console, headline(document))
-    _wrapped(console, Text(_run(result, inputs), style="dim"))
+    wrapped(console, headline(document))
+    wrapped(console, Text(_run(result, inputs), style="dim"))
     _levels(result, console)
     _breakdown(result, console)
     _phases(result, console)
@@ -62,15 +61,15 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         _stages(result, console)
     if result.get("inverse") is not None:
         console.print()
-        _wrapped(console, Text(inverse_line(result), style="bold"))
+        wrapped(console, Text(inverse_line(result), style="bold"))
     _suggestions(result, console)
     console.print()
     if result["assumed"]:
-        _paragraph(console, "assumed", "; ".join(result["assumed"]))
+        paragraph(console, "assumed", "; ".join(result["assumed"]))
     for note in document["notes"][:_NOTES]:
-        _paragraph(console, "note", note)
+        paragraph(console, "note", note)
     if len(document["notes"]) > _NOTES:
-        _paragraph(console, "note", f"{len(document['notes']) - _NOTES} more under --json")
+        paragraph(console, "note", f"{len(document['notes']) - _NOTES} more under --json")
 
 
 def _run(result: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
@@ -98,15 +97,6 @@ def count(number: float) -> str:
     return f"{number / 1e6:.1f} M" if number >= 1e5 else f"{number:,}"
 
 
-def gib(size: float) -> str:
-    """Write bytes as GiB.
-
-    >>> gib(3 * 2**29), gib(5e12)
-    ('1.50', '4656.61')
-    """
-    return f"{size / GIB:.2f}"
-
-
 def place(operator: str) -> str:
     """Write where an operator stands in words: its part of the model and its name, without its inner steps.
 
@@ -116,31 +106,9 @@ def place(operator: str) -> str:
     return " / ".join(_human(part) for part in operator.split(".")[:2] if part)
 
 
-def bar(share: float, width: int = _BAR, *, plain: bool = False) -> str:
-    """Draw a share of the width, in eighths of a character, or in plain ones.
-
-    >>> bar(0.5, 4), bar(0.5, 4, plain=True)
-    ('██', '##')
-    """
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    if plain:
-        return "#" * round(eighths / 8)
-    return "█" * (eighths // 8) + ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
-
-
-def _plain(console: Console) -> bool:
-    """Whether the terminal lacks block characters."""
-    return not console.encoding.startswith("utf")
-
-
-def _heading(console: Console, text: str) -> None:
-    console.print()
-    _wrapped(console, Text(text, style="bold"))
-
-
 def _levels(result: Mapping[str, Any], console: Console) -> None:
     low, high = result["interval_bytes"]
-    _heading(console, "GiB of one GPU")
+    heading(console, "GiB of one GPU")
     rows = [
         ("allocated", result["allocated_bytes"], "tensors of the framework"),
         ("reserved", result["reserved_bytes"], "with the allocator's slack"),
@@ -148,9 +116,9 @@ def _levels(result: Mapping[str, Any], console: Console) -> None:
         ("available", result["available_bytes"], f"headroom {gib(result['headroom_bytes'])}"),
     ]
     for name, size, text in rows:
-        _wrapped(console, Text(f"  {name:<10}{gib(size):>9}  {text}"))
+        wrapped(console, Text(f"  {name:<10}{gib(size):>9}  {text}"))
     odds = _percent(result["p_oom"])
-    _paragraph(console, "interval", f"{result['interval_basis']}; chance of running out: {odds}")
+    paragraph(console, "interval", f"{result['interval_basis']}; chance of running out: {odds}")
     if result["host_memory_bytes"]:
         console.print(Text(f"  host memory of a node: {gib(result['host_memory_bytes'])} GiB"))
 
@@ -167,18 +135,18 @@ def _breakdown(result: Mapping[str, Any], console: Console) -> None:
         rest = whole - sum(shown.values())
     most = max(shown.values(), default=1) or 1
     where = ", ".join(filter(None, (result["peak_phase"], place(result["peak_operator"]))))
-    _heading(console, f"at the peak: {where}")
-    width = _bar_width(console, _BAR, 37)
+    heading(console, f"at the peak: {where}")
+    width = _bar_width(console, BAR, 37)
     for name, size in shown.items():
         line = Text(f"  {_human(name):<24}{size / 100:>9.2f}  ")
-        line.append(bar(size / most, width, plain=_plain(console)), style="cyan").rstrip()
+        line.append(bar(size / most, width, plain=plain(console)), style="cyan").rstrip()
         console.print(line)
     if rest > 0:
         console.print(Text(f"  {'other':<24}{rest / 100:>9.2f}"))
 
 
 def _phases(result: Mapping[str, Any], console: Console) -> None:
-    _heading(console, "phases (allocated)")
+    heading(console, "phases (allocated)")
     most = max((entry["allocated_bytes"] for entry in result["timeline"]), default=1.0) or 1.0
     joined: dict[tuple[float, str], list[str]] = {}
     for entry in result["timeline"]:
@@ -187,13 +155,13 @@ def _phases(result: Mapping[str, Any], console: Console) -> None:
     for (size, where), phases in joined.items():
         style = "magenta" if result["peak_phase"] in phases else "blue"
         line = Text(f"  {_human(', '.join(phases)):<41}{gib(size):>8}  ")
-        drawn = bar(size / most, 8, plain=_plain(console))
+        drawn = bar(size / most, 8, plain=plain(console))
         line.append(drawn if not where else f"{drawn:<9}", style=style).append(where, style="dim")
-        _wrapped(console, line)
+        wrapped(console, line)
 
 
 def _stages(result: Mapping[str, Any], console: Console) -> None:
-    _heading(console, "pipeline stages      layers   process GiB   peak")
+    heading(console, "pipeline stages      layers   process GiB   peak")
     rows = result["per_stage"]
     shown = rows if len(rows) <= _STAGES else [*rows[: _STAGES - 2], None, rows[-1]]
     for row in shown:
@@ -202,7 +170,7 @@ def _stages(result: Mapping[str, Any], console: Console) -> None:
             continue
         where = f"{row['peak_phase']}, {place(row['peak_operator'])}"
         line = f"  {row['stage']:<20}{row['layers']:>6}{gib(row['total_bytes']):>14}   {where}"
-        _wrapped(console, Text(line))
+        wrapped(console, Text(line))
 
 
 def inverse_line(result: Mapping[str, Any]) -> str:
@@ -222,12 +190,12 @@ def inverse_line(result: Mapping[str, Any]) -> str:
 def _suggestions(result: Mapping[str, Any], console: Console) -> None:
     if not result["suggestions"]:
         return
-    _heading(console, "it could also" if result["fits"] else "what would help (each was tried; GiB)")
+    heading(console, "it could also" if result["fits"] else "what would help (each was tried; GiB)")
     for entry in result["suggestions"][:_SUGGESTIONS]:
         style = "green" if entry["fits"] else ""
         flags = Text(f"  {entry['flags']}", style=style)
         if len(flags) > _FLAGS:
-            _wrapped(console, flags)
+            wrapped(console, flags)
             flags = Text()
         word = "not enough alone" if entry["verdict"] == "does_not_fit" else f"{_SAID[entry['verdict']]}; {entry['price']}"
         start = _FLAGS + 11
@@ -239,19 +207,6 @@ def _suggestions(result: Mapping[str, Any], console: Console) -> None:
     more = len(result["suggestions"]) - _SUGGESTIONS
     if more > 0:
         console.print(Text(f"  {more} more under --json", style="dim"))
-
-
-def _paragraph(console: Console, label: str, text: str) -> None:
-    """Print a label and wrapped text, indented."""
-    _wrapped(console, Text(f"  {label}: ").append(text, style="dim"))
-
-
-def _wrapped(console: Console, text: Text) -> None:
-    """Print text on as many lines as it takes, all but the first indented."""
-    parts: Sequence[Text] = list(text.wrap(console, console.width - 4)) if len(text) > console.width else [text]
-    for number, part in enumerate(parts):
-        part.rstrip()
-        console.print(part if number == 0 else Text("    ").append(part))
 
 
 def _bar_width(console: Console, wanted: int, before: int) -> int:

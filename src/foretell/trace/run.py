@@ -89,6 +89,7 @@ class _Worker:
         self.stage, self.events = "starting", 0
         self.reason = ""
         self.error: dict[str, Any] | None = None
+        self.fault: str | None = None
         self.pending = b""
 
     def run(self) -> Recording | None:
@@ -103,6 +104,8 @@ class _Worker:
                     self._watch(process, said)
                 finally:
                     _end(process)
+            if self.fault is not None:
+                raise RuntimeError(f"in the trace worker: {self.fault}")
             if self.error is not None:
                 raise _raised(self.error)
             if process.returncode == 0 and out.is_file():
@@ -156,6 +159,7 @@ class _Worker:
             self.stage = told.get("stage", self.stage)
             self.events = told.get("events", self.events)
             self.error = told.get("error", self.error)
+            self.fault = told.get("fault", self.fault)
             self.reason = told.get("no_cuda", self.reason)
             self.progress(self.stage, self.events)
 

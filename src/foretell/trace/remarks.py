@@ -1,0 +1,51 @@
+"""What must be known of a trace: what was assumed, what it cannot see, how its layers were had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from foretell.cost.allocator import AllocatorSettings
+from foretell.machine.hardware import HardwareNode
+from foretell.trace.events import Recording
+
+__all__ = ["remarks"]
+
+_SCALARS = "value of "
+
+
+def remarks(recording: Recording, settings: AllocatorSettings, gpu: HardwareNode) -> list[str]:
+    """Return the notes of an answer, the weightiest first."""
+    about = recording.about
+    return [
+        *(str(note) for note in about.get("notes", [])),
+        *_answers(about.get("policies", {})),
+        *_unseen(about),
+        *_attention(about, gpu),
+        *([f"repetition: {about['repetition']}"] if about.get("repetition") else []),
+        *(f"allocator: {name} has no effect here" for name in (*settings.unmodelled, *settings.without_effect)),
+    ]
+
+
+def _answers(given: Mapping[str, Any]) -> list[str]:
+    """Say what values the code asked for: a fake tensor has none, so the answer of an ordinary step was given."""
+    scalars = sum(n for what, n in given.items() if str(what).startswith(_SCALARS))
+    rest = [f"{what} ({n} times)" for what, n in given.items() if not str(what).startswith(_SCALARS)]
+    if scalars:
+        rest.append(
+            f"the code asked {scalars} times for a tensor's value: it was given that of an ordinary step (finite, step 1)"
+        )
+    return rest
+
+
+def _unseen(about: Mapping[str, Any]) -> list[str]:
+    unknown = about.get("unknown_workspaces", {})
+    if not unknown:
+        return []
+    names = ", ".join(sorted(unknown))
+    return [f"workspaces of cuDNN are not known without it: {names} may take more, up to some GiB in large convolutions"]
+
+
+def _attention(about: Mapping[str, Any], gpu: HardwareNode) -> list[str]:
+    used = about.get("attention", {})
+    return [f"attention kernels as torch chooses them on {gpu.name}: {', '.join(used)}"] if used else []
