@@ -38,13 +38,13 @@ class Model(nn.Module):
         return functional.cross_entropy(self.head(x).flatten(0, 1), tokens.flatten())
 
 
-def step(model, batch, optimizer, keep):
-    """Four micro-batches, then an update; `keep` says what is kept of a loss to print their mean."""
+def step(model, batch, optimizer, leak):
+    """Four micro-batches, then an update; the losses are kept to print their mean."""
     losses = []
     for tokens in batch:
         loss = model(tokens) / len(batch)
-        loss.backward(retain_graph=keep is not float)  # somebody needed it once
-        losses.append(keep(loss))
+        loss.backward(retain_graph=leak)  # somebody needed it once
+        losses.append(loss if leak else loss.item())
     optimizer.step()
     optimizer.zero_grad()
     return sum(losses)
@@ -55,8 +55,8 @@ def batch():
 
 
 def job():
-    return Job(Model().bfloat16(), batch, optimizer=torch.optim.AdamW, step=lambda m, b, o: step(m, b, o, lambda loss: loss))
+    return Job(Model().bfloat16(), batch, optimizer=torch.optim.AdamW, step=lambda m, b, o: step(m, b, o, leak=True))
 
 
 def mended():
-    return Job(Model().bfloat16(), batch, optimizer=torch.optim.AdamW, step=lambda m, b, o: step(m, b, o, float))
+    return Job(Model().bfloat16(), batch, optimizer=torch.optim.AdamW, step=lambda m, b, o: step(m, b, o, leak=False))
