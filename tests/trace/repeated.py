@@ -288,17 +288,12 @@ def peaks(recording: Recording) -> list[list[int]]:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    import time
-
-    c0 = time.process_time()
     here = machine(Settings(world=WORLD))
     for name, make in {**CONTINUED, **{name: make for name, (_, make) in FULL.items()}}.items():
         with Traced(make, here) as traced:
             part = record_all(traced, full=False, always=True)
         with Traced(make, here) as traced:
             full = record_all(traced, full=True)
-        print(name, "%.2f" % (time.process_time() - c0), len(full.order), file=sys.stderr)
-        c0 = time.process_time()
         told = {
             "job": name,
             "how": part.about["repetition"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import cache
 from typing import Any
 
@@ -119,3 +120,34 @@ def test_adapters_train_alone_on_a_base_in_four_bits() -> None:
     small = traced(precision="bf16", lora_rank=rank, quantization="nf4")
     packed = LAYERS * (4 * WIDTH**2 + 3 * WIDTH * 1024)
     assert bytes_of(made, "parameter") - bytes_of(small, "parameter") == packed * 4 - packed // 2 - packed // 64 * 4
+
+
+UNET = {
+    "_class_name": "UNet2DConditionModel",
+    "sample_size": 32,
+    "in_channels": 4,
+    "out_channels": 4,
+    "cross_attention_dim": 64,
+    "block_out_channels": [32, 64],
+    "attention_head_dim": 8,
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+}
+
+
+@pytest.mark.parametrize(("library", "content"), [("torchvision", {"timm": "resnet18"}), ("diffusers", UNET)])
+def test_models_of_other_libraries_are_traced_by_name(library: str, content: dict[str, Any]) -> None:
+    if importlib.util.find_spec(library) is None:  # timm needs torchvision, of which there is no build for a CPU's torch
+        pytest.skip(f"needs {library}")
+    made = record(TraceRequest(model=ModelRequest(content=content, where="here", precision="fp32")))
+    learnt = sum(s.bytes for s in made.storages if s.category == "gradient") // 2
+    assert bytes_of(made, "optimizer") == 2 * learnt
+    assert any("convolution" in op for op in made.about["unknown_workspaces"])
+
+
+def test_every_optimizer_that_can_be_asked_for_can_be_made() -> None:
+    from foretell.trace import request
+    from foretell.trace.engine.models import DTYPES, OPTIMIZERS
+
+    assert tuple(OPTIMIZERS) == request.OPTIMIZERS
+    assert tuple(DTYPES) == request.PRECISIONS

@@ -17,6 +17,8 @@ ATTENTIONS = ("sdpa", "eager")
 RECOMPUTES = ("none", "full", "full-reentrant")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw-forloop", "adam", "adafactor", "sgd", "sgd-momentum", "rmsprop", "none")
 SHARDINGS = ("none", "ddp", "zero1", "zero2", "zero3", "fsdp2")
+"""``zero1``: data parallel with the optimizer's states divided; ``zero2`` and ``zero3``: ``fully_shard`` that keeps the gathered
+weights after the forward pass, or not; ``fsdp2`` is ``zero3``."""
 BACKENDS = ("auto", "flash", "efficient", "cudnn", "math")
 EXPERTS = ("eager", "batched_mm", "grouped_mm")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from enum import Enum
@@ -60,18 +59,27 @@ def own_numbers(layers: list[nn.Module]) -> list[tuple[nn.Module, str]]:
 
 
 def _counting(facts: list[dict[tuple[str, str], Any]]) -> set[tuple[str, str]]:
-    """Return the attributes that count the layers that have them."""
-    values: dict[tuple[str, str], list[Any]] = {}
-    for fact in facts:
+    """Return the attributes that number the layers, or those of the layers that have them."""
+    seen: dict[tuple[str, str], list[tuple[int, Any]]] = {}
+    for i, fact in enumerate(facts):
         for key, value in fact.items():
-            values.setdefault(key, []).append(value)
+            seen.setdefault(key, []).append((i, value))
     found = set()
-    for key, seen in values.items():
-        if len(seen) > _FEW and all(isinstance(v, int) and not isinstance(v, bool) for v in seen):
-            steps = {y - x for x, y in itertools.pairwise(seen)}
-            if len(steps) == 1 and steps != {0}:
-                found.add(key)
+    for key, pairs in seen.items():
+        whole = all(isinstance(value, int) and not isinstance(value, bool) for _, value in pairs)
+        if len(pairs) > _FEW and whole and (_rises(pairs) or _rises([(k, value) for k, (_, value) in enumerate(pairs)])):
+            found.add(key)
     return found
+
+
+def _rises(pairs: list[tuple[int, int]]) -> bool:
+    """Say whether the second goes evenly with the first.
+
+    >>> _rises([(0, 3), (1, 4), (4, 7)]), _rises([(0, 3), (1, 4), (2, 8)]), _rises([(0, 3), (1, 3), (2, 3)])
+    (True, False, False)
+    """
+    (x, y), (u, v) = pairs[:2]
+    return v != y and all((b - y) * (u - x) == (v - y) * (a - x) for a, b in pairs)
 
 
 def _facts(layer: nn.Module, number: int) -> Iterator[tuple[tuple[str, str], Any]]:
@@ -109,6 +117,7 @@ def _text(value: Any, number: int, depth: int = 0) -> Any:
     if isinstance(value, (tuple, list, set, frozenset, dict)):
         parts = [_text(item, number, depth + 1) for item in (value.items() if isinstance(value, dict) else value)]
         return kind, sorted(map(repr, parts)) if isinstance(value, (set, frozenset)) else parts
-    inner = [getattr(value, name, None) for name in ("func", "args", "keywords", "__wrapped__")]
+    parts = [getattr(value, name, None) for name in ("func", "args", "keywords", "__wrapped__")]
+    inner = [_text(part, number, depth + 1) for part in parts if part is not None]
     held = {k: _text(v, number) for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, _PLAIN)}
-    return f"{kind} {getattr(value, '__qualname__', '')} {[_text(one, number, depth + 1) for one in inner if one is not None]} {held}"
+    return f"{kind} {getattr(value, '__qualname__', '')} {inner} {held}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
-from foretell.errors import ConfigError, ExtraError, InputError
+from foretell.errors import ConfigError, InputError
+from foretell.trace.engine.images import diffusers_model, timm_model
 from foretell.trace.engine.layers import blocks_of
+from foretell.trace.engine.libraries import library, torchvision
 from foretell.trace.engine.quantized import quantize
 from foretell.trace.engine.sharding import shard
 from foretell.trace.job import Job
@@ -23,8 +22,6 @@ __all__ = ["DTYPES", "OPTIMIZERS", "job_of", "prepare"]
 
 _SIDE = 224
 """Pixels of an image's side where the configuration says none."""
-_TEXT_TOKENS = 77
-"""Tokens of a prompt that a diffusion model is conditioned on (CLIP)."""
 DTYPES = {
     # precision -> (dtype of the weights, dtype of autocast)
     "bf16": (torch.float32, "bfloat16"),
@@ -44,17 +41,17 @@ def prepare(request: ModelRequest) -> None:
     """
     content = request.content
     name = "timm" if "timm" in content else "diffusers" if "_class_name" in content else "transformers"
-    if name == "timm":
-        _torchvision()
-    library = _library(name)
+    if torch.version.cuda is None:  # transformers and diffusers import it too where it is there
+        torchvision()
+    found = library(name)
     if name == "transformers":
-        library.logging.set_verbosity_error()
+        found.logging.set_verbosity_error()
         importlib.import_module("transformers.initialization")
-        _class(library, _config(library, request), request.where)  # brings the model's own module
+        _class(found, _config(found, request), request.where)  # brings the model's own module
     elif name == "diffusers":
-        library.utils.logging.set_verbosity_error()
+        found.utils.logging.set_verbosity_error()
     if request.lora_rank is not None:
-        _library("peft")
+        library("peft")
 
 
 def job_of(request: ModelRequest, world: int = 1, notes: list[str] | None = None) -> Job:
@@ -67,65 +64,31 @@ def job_of(request: ModelRequest, world: int = 1, notes: list[str] | None = None
 
     """
     notes = [] if notes is None else notes
+    dtype, autocast = DTYPES[request.precision]
     if "timm" in request.content:
-        model, batch, loss = _timm(request)
+        model, batch, loss = timm_model(request, dtype)
     elif "_class_name" in request.content:
-        model, batch, loss = _diffusers(request)
+        model, batch, loss = diffusers_model(request, dtype)
     else:
         model, batch, loss = _transformers(request, notes)
     model.train()
     if request.lora_rank is not None:
         model = _adapted(model, request)
     _checkpoint(model, request)
-    _, autocast = DTYPES[request.precision]
     job = Job(model, batch, loss, OPTIMIZERS[request.optimizer], None, request.accumulate, autocast, request.clip)
     shard(job, request.sharding, world, blocks=blocks_of(model), mixed=autocast)
     return job
 
 
-# -- libraries ----------------------------------------------------------------------------------------------
-
-
-def _library(name: str, extra: str = "trace") -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ExtraError.missing(extra, f"a model of {name}") from error
-
-
-def _torchvision() -> None:
-    """Import torchvision, which timm needs.
-
-    A CPU build of torch cannot load the operators of a torchvision built for CUDA; those that must exist by name are given one.
-    """
-    for _ in range(8):
-        try:
-            importlib.import_module("torchvision")
-        except ImportError:  # timm will say so
-            return
-        except RuntimeError as error:
-            missing = re.search(r"operator torchvision::(\w+) does not exist", str(error))
-            if missing is None:
-                raise
-            library = torch.library.Library("torchvision", "FRAGMENT")
-            library.define(f"{missing[1]}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-            _kept.append(library)
-            for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
-                del sys.modules[name]
-        else:
-            return
-
-
-_kept: list[Any] = []
-"""Libraries of operators, which end with the object that holds them."""
+# -- transformers -------------------------------------------------------------------------------------------
 
 
 def _transformers(request: ModelRequest, notes: list[str]) -> tuple[Any, Any, Any]:
-    library = _library("transformers")
+    transformers = library("transformers")
     initialization = importlib.import_module("transformers.initialization")
     dtype, _ = DTYPES[request.precision]
-    config = _config(library, request)
-    cls = _class(library, config, request.where)
+    config = _config(transformers, request)
+    cls = _class(transformers, config, request.where)
     for name in ("pad_token_id", "decoder_start_token_id"):  # a batch of zeros needs them, whichever they are
         if getattr(config, name, None) is None and getattr(config, "is_encoder_decoder", False):
             setattr(config, name, 0)
@@ -240,75 +203,6 @@ def _transformers_loss(notes: list[str]) -> Any:
     return loss
 
 
-def _diffusers(request: ModelRequest) -> tuple[Any, Any, Any]:
-    content, where = request.content, request.where
-    library = _library("diffusers")
-    name = str(content["_class_name"])
-    cls = getattr(library, name, None)
-    if cls is None:
-        raise ConfigError("is no class of diffusers", field="_class_name", value=name, where=where)
-    dtype, _ = DTYPES[request.precision]
-    rest = {k: v for k, v in content.items() if not k.startswith("_") and k not in ("dtype", "torch_dtype")}
-    model = cls.from_config(rest).to(dtype)
-    takes = inspect.signature(model.forward).parameters
-    config = model.config
-
-    def batch() -> dict[str, Any]:
-        b = request.micro_batch
-        side = request.image_size or config.get("sample_size") or 64
-        made: dict[str, Any] = {"timestep": torch.zeros(b, dtype=torch.long)}
-        if "img_ids" in takes:  # Flux: patches of a latent image, beside text
-            tokens = (side // 2) ** 2 if config.get("sample_size") or request.image_size else 4096
-            made["hidden_states"] = torch.zeros(b, tokens, config["in_channels"], dtype=dtype)
-            made["img_ids"] = torch.zeros(tokens, 3)
-            made["txt_ids"] = torch.zeros(512, 3)
-            made["encoder_hidden_states"] = torch.zeros(b, 512, config["joint_attention_dim"], dtype=dtype)
-            made["pooled_projections"] = torch.zeros(b, config["pooled_projection_dim"], dtype=dtype)
-            made["timestep"] = torch.zeros(b, dtype=dtype)
-            if config.get("guidance_embeds"):
-                made["guidance"] = torch.zeros(b, dtype=dtype)
-            return made
-        made["sample" if "sample" in takes else "hidden_states"] = torch.zeros(b, config["in_channels"], side, side, dtype=dtype)
-        if "encoder_hidden_states" in takes and config.get("cross_attention_dim"):
-            width = config["cross_attention_dim"]
-            width = width[0] if isinstance(width, (tuple, list)) else width
-            made["encoder_hidden_states"] = torch.zeros(b, _TEXT_TOKENS, width, dtype=dtype)
-        if config.get("addition_embed_type") == "text_time":
-            made["added_cond_kwargs"] = {
-                "text_embeds": torch.zeros(b, 1280, dtype=dtype),
-                "time_ids": torch.zeros(b, 6, dtype=dtype),
-            }
-        if "class_labels" in takes and config.get("num_embeds_ada_norm"):
-            made["class_labels"] = torch.zeros(b, dtype=torch.long)
-        return made
-
-    def loss(model: Any, batch: dict[str, Any]) -> Any:
-        out = model(**batch).sample
-        return functional.mse_loss(out.float(), torch.zeros_like(out, dtype=torch.float32))
-
-    return model, batch, loss
-
-
-def _timm(request: ModelRequest) -> tuple[Any, Any, Any]:
-    library = _library("timm")
-    name = str(request.content["timm"])
-    if name not in library.list_models():
-        raise InputError("is no model of timm", field="model", value=f"timm:{name}", hint="timm.list_models() lists them")
-    dtype, _ = DTYPES[request.precision]
-    model = library.create_model(name, pretrained=False).to(dtype)
-    channels, height, width = model.default_cfg["input_size"]
-
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        b, side = request.micro_batch, request.image_size
-        images = torch.zeros(b, channels, side or height, side or width, dtype=dtype)
-        return images, torch.zeros(b, dtype=torch.long)
-
-    def loss(model: Any, batch: tuple[torch.Tensor, torch.Tensor]) -> Any:
-        return functional.cross_entropy(model(batch[0]), batch[1])
-
-    return model, batch, loss
-
-
 # -- recipe -------------------------------------------------------------------------------------------------
 
 
@@ -331,7 +225,7 @@ def _checkpoint(model: Any, request: ModelRequest) -> None:
 
 def _adapted(model: Any, request: ModelRequest) -> Any:
     """Freeze the base, in four bits if asked, and put adapters beside its matrices."""
-    peft = _library("peft")
+    peft = library("peft")
     if request.quantization == "nf4":
         quantize(model, keep=("lm_head",))
     targets = list(request.lora_targets) if request.lora_targets else "all-linear"

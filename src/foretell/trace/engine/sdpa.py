@@ -14,10 +14,10 @@ import torch
 from torch.nn import functional
 
 from foretell.errors import InputError
+from foretell.trace.request import BACKENDS
 
-__all__ = ["BACKENDS", "Attention"]
+__all__ = ["Attention"]
 
-BACKENDS = ("auto", "flash", "efficient", "cudnn", "math")
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH_LARGEST = 256

@@ -21,12 +21,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from foretell.errors import InputError
 from foretell.trace.engine.layers import before_sharding
 from foretell.trace.job import Job
+from foretell.trace.request import SHARDINGS
 
-__all__ = ["SHARDINGS", "DataParallel", "join", "real_meshes", "shard"]
+__all__ = ["DataParallel", "join", "real_meshes", "shard"]
 
-SHARDINGS = ("none", "ddp", "zero1", "zero2", "zero3", "fsdp2")
-"""``zero1``: data parallel with the optimizer's states divided; ``zero2`` and ``zero3``: ``fully_shard`` that keeps the gathered
-weights after the forward pass, or not; ``fsdp2`` is ``zero3``."""
 _FIRST_BUCKET = 2**20
 _BUCKET_MB = 25
 
