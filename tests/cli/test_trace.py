@@ -270,3 +270,128 @@ def _workers(folder: Path) -> list[str]:
             except OSError:
                 continue
     return found
+
+
+FAULTS = """
+import torch
+from torch import nn
+from foretell.trace import Job
+
+X = lambda: torch.randn(4, 8)
+def model(): return nn.Linear(8, 8)
+def mean(m, x): return m(x).mean()
+def adam(p): return torch.optim.AdamW(p)
+
+def loss_int(): return Job(model(), X, loss=lambda m, x: 3)
+def loss_vector(): return Job(model(), X, loss=lambda m, x: m(x))
+def loss_arguments(): return Job(model(), X, loss=lambda m: 3)
+def optimizer_int(): return Job(model(), X, mean, optimizer=lambda p: 3)
+def optimizer_other(): return Job(model(), X, mean, optimizer=adam(nn.Linear(2, 2).parameters()))
+def accumulate(): return Job(model(), X, mean, accumulate=0)
+def clip(): return Job(model(), X, mean, clip=float("nan"))
+def autocast(): return Job(model(), X, mean, autocast="fp8")
+def both(): return Job(model(), X, mean, step=lambda m, b, o: None)
+def generator(): return Job(model(), (X() for _ in range(9)), mean)
+def loader(): return Job(model(), torch.utils.data.DataLoader([1, 2]), mean)
+def takes(x): return x
+def shapes(): return Job(nn.Linear(3, 3), X, mean)
+def leaves(): raise SystemExit("bye")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("loss_int", ("result of job.loss='int'", "scalar")),
+        ("loss_vector", ("shape (4, 8)",)),
+        ("loss_arguments", ("job.loss", "2 arguments")),
+        ("optimizer_int", ("job.optimizer='int'",)),
+        ("optimizer_other", ("no parameter of job.model",)),
+        ("accumulate", ("job.accumulate=0",)),
+        ("clip", ("job.clip='nan'",)),
+        ("autocast", ("job.autocast='fp8'", "bfloat16")),
+        ("both", ("job.step and job.loss",)),
+        ("generator", ("job.batch='generator'", "next(iterator)")),
+        ("loader", ("job.batch='DataLoader'",)),
+        ("takes", ("takes", "0 arguments")),
+        ("shapes", ("faults.py:", "reduction dim")),
+        ("leaves", ("SystemExit: bye",)),
+    ],
+)
+def test_a_job_that_cannot_be_run_is_told_by_its_field(cli: Any, at: Path, name: str, words: tuple[str, ...]) -> None:
+    (at / "faults.py").write_text(FAULTS)
+    found = cli("trace", f"faults.py:{name}")
+    assert found.code == 2, found.err
+    for word in words:
+        assert word in found.err
+
+
+ORDINARY = """
+import torch
+from torch import distributed, nn
+from foretell.trace import Job
+
+
+def job():
+    torch.cuda.memory._record_memory_history()
+    torch.cuda.nvtx.range_push("build")
+    assert torch.cuda.memory_summary() == ""
+    distributed.init_process_group("nccl")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+    scaler = torch.amp.GradScaler("cuda")
+
+    def step(model, batch, optimizer):
+        scaler.scale(model(batch.pin_memory()).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert scaler.get_scale() == 65536.0
+
+    return Job(model, torch.randn(4, 8), optimizer=torch.optim.SGD, step=step, autocast=torch.float16)
+"""
+
+
+def test_what_ordinary_scripts_call_is_there(cli: Any, at: Path) -> None:
+    (at / "ordinary.py").write_text(ORDINARY)
+    found = cli("trace", "ordinary.py:job", "--gpus", "2", "--json")
+    assert found.code == 0, found.err
+    assert found.result["traced"]["world"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--steps", "3"), ("steps", "--recording has already")),
+        (("--micro-batch", "4"), ("micro_batch",)),
+        (("--save", "recording.json"), ("is the file of --recording too",)),
+        (("--plot", "a.png", "--snapshot", "a.png"), ("too",)),
+    ],
+)
+def test_options_without_effect_are_refused(
+    cli: Any, at: Path, saved: str, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    del at
+    found = cli("trace", "--recording", saved, *options)
+    assert found.code == 2
+    for word in words:
+        assert word in found.err
+
+
+def test_a_recording_is_judged_on_its_own_gpu(cli: Any, at: Path) -> None:
+    cli("trace", "jobs.py:job", "--gpu", "l4", "--save", str(at / "own.json"), "--quiet")
+    assert cli("trace", "--recording", str(at / "own.json"), "--json").document["inputs"]["gpu"] == "l4"
+    notes = cli("trace", "--recording", str(at / "own.json"), "--gpu", "h100", "--json").document["notes"]
+    assert any("recorded for NVIDIA L4" in note for note in notes)
+
+
+def test_a_terminated_trace_leaves_nothing_behind(at: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "foretell", "trace", "jobs.py:forever"]
+    with subprocess.Popen(command, cwd=at, env=environment, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not _workers(at) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(30) == 130
+    assert list(tmp_path.iterdir()) == []
+    assert not _workers(at)

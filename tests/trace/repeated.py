@@ -2,9 +2,9 @@
 
     python tests/trace/repeated.py
 
-writes one JSON object a line: the job's name, how it was recorded, whether the events are those of the full recording, and the
-peaks (bytes allocated and reserved) of both under several allocator settings.  It needs a process of its own: CUDA paths are
-taught to torch for good.
+writes one JSON object a line: the job's name, a word of why it cannot be continued (empty: it can), how it was recorded, whether
+the events are those of the full recording, and the peaks (bytes allocated and reserved) of both under several allocator settings.
+It needs a process of its own: CUDA paths are taught to torch for good.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from foretell.trace.job import Job
 from foretell.trace.repeat import same_events
 from foretell.trace.replay import replay
 
-__all__ = ["CONTINUED", "FULL"]
+__all__ = ["JOBS"]
 
 BATCH, TOKENS, WIDTH, WORDS, LAYERS, WORLD = 2, 256, 512, 1000, 8, 8
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:32")
@@ -52,7 +52,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(rate)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden + self.dropout(self.down(functional.gelu(self.up(self.norm(hidden)))))
+        out: torch.Tensor = hidden + self.dropout(self.down(functional.gelu(self.up(self.norm(hidden)))))
+        return out
 
 
 class Every5th(Block):
@@ -276,6 +277,8 @@ FULL: dict[str, tuple[str, Callable[[], Job]]] = {
 }
 """Jobs that have to be recorded as they are, and a word of why."""
 
+JOBS = {name: ("", make) for name, make in CONTINUED.items()} | FULL
+
 
 # -- comparison ---------------------------------------------------------------------------------------------
 
@@ -289,13 +292,14 @@ def peaks(recording: Recording) -> list[list[int]]:
 def main() -> None:
     warnings.simplefilter("ignore")
     here = machine(Settings(world=WORLD))
-    for name, make in {**CONTINUED, **{name: make for name, (_, make) in FULL.items()}}.items():
+    for name, (why, make) in JOBS.items():
         with Traced(make, here) as traced:
             part = record_all(traced, full=False, always=True)
         with Traced(make, here) as traced:
             full = record_all(traced, full=True)
         told = {
             "job": name,
+            "why": why,
             "how": part.about["repetition"],
             "same": same_events(part, full),
             "part": peaks(part),

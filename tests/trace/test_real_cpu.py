@@ -125,10 +125,10 @@ Sizes = dict[tuple[str, int, int], Counter[int]]
 
 def profiled(name: str) -> tuple[Sizes, Counter[str]]:
     """Run a job without a recorder; return what each phase asked for, and how often each operator was called."""
+    from foretell.trace.engine.checks import job_from
     from foretell.trace.engine.loop import Loop
     from foretell.trace.engine.patches import applied
     from foretell.trace.engine.recorder import Recorder
-    from foretell.trace.engine.session import job_from
 
     marks: list[tuple[str, int, int]] = []
 

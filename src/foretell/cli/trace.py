@@ -81,11 +81,15 @@ def _trace(target: str | None, **options: Any) -> int:  # text or flags
     from foretell.machine import load_hardware  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
 
-    for name in ("plot", "save", "snapshot", "chrome"):
-        _check_place(options[name], name)
-    gpu = load_hardware(options["gpu"] or "h100")
-    request = None if options["recording"] is not None else _request(target, gpu, options)
-    recording = _load(target, options) if request is None else _run(request, options)
+    _check_files(options)
+    if options["recording"] is not None:
+        recording, request = _load(target, options), None
+        gpu = load_hardware(options["gpu"] or recording.about.get("gpu_id") or "h100")
+    else:
+        gpu = load_hardware(options["gpu"] or "h100")
+        request = _request(target, gpu, options)
+        recording = _run(request, options)
+        recording.about["gpu_id"] = gpu.id or None
     from foretell.cost.allocator import AllocatorSettings  # noqa: PLC0415
     from foretell.trace.answer import answer  # noqa: PLC0415
 
@@ -121,6 +125,7 @@ _OF_MODEL: Final = (
 )  # fmt: skip
 
 
+_OF_RUN: Final = ("gpus", "steps", "evaluate", "sdpa", "skew", "density", "full", "device", "time_limit", "memory_limit")
 _WORDS: Final = ("precision", "attention", "recompute", "optimizer", "quantization", "experts", "sharding")
 
 
@@ -149,7 +154,8 @@ def _request(target: str | None, gpu: HardwareNode, options: dict[str, Any]) -> 
                 hint=f"Leave {flag} out, or set it in {target}",
             )  # fmt: skip
     device = one_of(options["device"], "device", ("cuda", "cpu")) or "cuda"
-    skew, density = real(options["skew"], "skew"), real(options["density"], "density")
+    skew = real(options["skew"], "skew", minimum=1.0, maximum=1e4)
+    density = real(options["density"], "density", maximum=1.0)
     return TraceRequest(
         target=target,
         model=model,
@@ -158,7 +164,7 @@ def _request(target: str | None, gpu: HardwareNode, options: dict[str, Any]) -> 
         gpu_bytes=gpu.memory_bytes,
         device=device,
         world=whole(options["gpus"], "gpus") or 1,
-        steps=whole(options["steps"], "steps") or 2,
+        steps=whole(options["steps"], "steps", maximum=64) or 2,
         evaluate=bool(options["evaluate"]),
         sdpa=options["sdpa"] or "auto",
         skew=1.0 if skew is None else skew,
@@ -172,6 +178,8 @@ def _model(options: dict[str, Any]) -> ModelRequest:
     from foretell.trace.request import ModelRequest  # noqa: PLC0415
 
     name = str(options["model"])
+    if options["lora_targets"] is not None and options["lora_rank"] is None:
+        raise InputError("needs adapters", field="lora_targets", value=options["lora_targets"], hint="Add --lora-rank")
     if name.startswith("timm:"):
         content, where = {"timm": name.removeprefix("timm:")}, "--model"
     else:
@@ -224,7 +232,8 @@ def _run(request: TraceRequest, options: dict[str, Any]) -> Recording:
     """Trace, with a progress bar on a terminal."""
     from foretell.trace.run import MEMORY_LIMIT, TIME_LIMIT, record  # noqa: PLC0415
 
-    seconds, gib = real(options["time_limit"], "time_limit"), real(options["memory_limit"], "memory_limit")
+    seconds = real(options["time_limit"], "time_limit", minimum=1.0)
+    gib = real(options["memory_limit"], "memory_limit", minimum=0.5)
     with _progress(quiet=bool(options["json"] or options["quiet"])) as progress:
         return record(
             request,
@@ -257,6 +266,12 @@ def _load(target: str | None, options: dict[str, Any]) -> Recording:
     from foretell.trace.events import load  # noqa: PLC0415
 
     path = str(options["recording"])
+    idle = [name for name in (*_OF_MODEL, *_OF_RUN) if options[name] is not None]
+    if idle:
+        raise InputError(
+            "shapes a trace, which --recording has already", field=idle[0], value=options[idle[0]],
+            hint="Leave it out, or trace again",
+        )  # fmt: skip
     others = [*(["TARGET"] if target is not None else []), *(["--model"] if options["model"] is not None else [])]
     if others:
         raise InputError(f"and {others[0]} are both given", field="recording", value=path, hint="Give one of the two")
@@ -279,6 +294,17 @@ def _read(path: str, field: str) -> bytes:
         return file.read_bytes()
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", field=field, value=path) from error
+
+
+def _check_files(options: dict[str, Any]) -> None:
+    """Refuse files that could not be written, or that are meant to hold two things."""
+    taken = {str(Path(options[name]).resolve()): name for name in ("recording", "compare") if options[name] is not None}
+    for name in ("plot", "save", "snapshot", "chrome"):
+        _check_place(options[name], name)
+        if options[name] is not None:
+            other = taken.setdefault(str(Path(options[name]).resolve()), name)
+            if other != name:
+                raise InputError(f"is the file of --{other} too", field=name, value=options[name])
 
 
 def _check_place(path: str | None, field: str) -> None:
@@ -329,6 +355,8 @@ def _comparison(path: str, recording: Recording, played: Replay) -> dict[str, An
     from foretell.trace.model_check import check_model  # noqa: PLC0415
 
     measured = read_measured(_read(path, "compare"), path)
+    if not measured.recording.order:
+        raise InputError("holds no memory that could be compared", field="compare", value=path)
     found: dict[str, Any] = msgspec.to_builtins(compare(measured, recording, played))
     return {**found, "allocator": msgspec.to_builtins(check_model(measured))}
 

@@ -148,6 +148,9 @@ def _comparison(found: Mapping[str, Any], console: Console) -> None:
         measured, ours = level["measured"], level["model"]
         off = f"{(ours / measured - 1) * 100:+8.2f} %" if measured else ""
         wrapped(console, Text(f"  {name:<11}{measured / GIB:>9.2f}{ours / GIB:>9.2f}{off}"))
+    own = found["allocator"]["peak_reserved"]
+    text = f"  the allocator's model on the run's own requests: {gib(own['model'])} of {gib(own['measured'])} reserved"
+    wrapped(console, Text(text, style="dim"))
     for block in found["one_sided"][:_ONE_SIDED]:
         size = block["size"] * block["count"]
         where = block["module"] or block["line"] or block["op"] or "(made before the history begins)"

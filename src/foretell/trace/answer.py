@@ -20,6 +20,8 @@ __all__ = ["OWNERS", "answer", "spread", "verdict_of"]
 
 OWNERS = 12
 """Owners of the peak that an answer names."""
+SEARCHED = 400_000
+"""Events up to which the least memory is searched for; beyond, what is reserved stands for it."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 COMPILED = "torch.compile"
 """How the policies' counts begin where code was compiled."""
@@ -56,7 +58,9 @@ def answer(
     outside = context_bytes(gpu) + (communicator_bytes(1) if recording.about.get("world", 1) > 1 else 0.0)
     available = available_bytes(gpu)
     reserved, allocated = played.peak_reserved.bytes, played.peak_allocated.bytes
-    needed = required_capacity(recording, settings, total=total)
+    tight = reserved + outside > (1 - headroom) * available
+    search = tight and len(recording.order) <= SEARCHED
+    needed = required_capacity(recording, settings, total=total) if search else reserved
     level = _level(recording)
     sure = spread(level)
     whole = round(reserved + outside)

@@ -15,6 +15,9 @@ from foretell.errors import ConfigError
 SCHEMA = "foretell-trace/1"
 """Raised by one when a reader of the old form would misread the new one."""
 
+_MOST = 2**60
+"""Bytes of all storages of a recording: they are summed in 64 bits."""
+
 Category = Literal["parameter", "gradient", "optimizer", "activation", "temporary", "collective", "input", "workspace"]
 CATEGORIES: tuple[Category, ...] = (
     "parameter",
@@ -123,6 +126,11 @@ def _check(made: Recording, where: str) -> None:
     starts = [p.start for p in made.phases]
     if not starts or starts[0] != 0 or starts != sorted(starts) or starts[-1] > len(made.order):
         raise ConfigError("must begin at 0 and rise to the number of events at most", field="phases", where=where)
+    if sum(storage.bytes for storage in made.storages) > _MOST:
+        raise ConfigError("has more bytes than any run allocates", field="storages", where=where)
+    for key in ("world", "steps"):
+        if not isinstance(made.about.get(key, 1), int):
+            raise ConfigError("must be a whole number", field=f"about.{key}", value=made.about[key], where=where)
     for storage in made.storages:
         if not (0 <= storage.phase < len(made.phases)) or storage.bytes < 0:
             raise ConfigError("has a storage without a phase or with negative bytes", field="storages", where=where)

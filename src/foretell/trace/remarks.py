@@ -19,8 +19,10 @@ def remarks(recording: Recording, settings: AllocatorSettings, gpu: HardwareNode
     about = recording.about
     return [
         *(str(note) for note in about.get("notes", [])),
+        *_elsewhere(about, gpu),
         *_answers(about.get("policies", {})),
         *_unseen(about),
+        *_alone(recording),
         *_attention(about, gpu),
         *([f"repetition: {about['repetition']}"] if about.get("repetition") else []),
         *(f"allocator: {name} has no effect here" for name in (*settings.unmodelled, *settings.without_effect)),
@@ -44,6 +46,20 @@ def _unseen(about: Mapping[str, Any]) -> list[str]:
         return []
     names = ", ".join(sorted(unknown))
     return [f"workspaces of cuDNN are not known without it: {names} may take more, up to some GiB in large convolutions"]
+
+
+def _elsewhere(about: Mapping[str, Any], gpu: HardwareNode) -> list[str]:
+    """Say that a recording was made for another GPU."""
+    name = about.get("gpu")
+    if not name or name == gpu.name:
+        return []
+    return [f"recorded for {name}: kernels and workspaces are that one's, memory and context those of {gpu.name}"]
+
+
+def _alone(recording: Recording) -> list[str]:
+    if recording.about.get("world", 1) == 1 or any(s.category == "collective" for s in recording.storages):
+        return []
+    return ["nothing of the model was sharded or gathered: only what the code itself does with its ranks is traced"]
 
 
 def _attention(about: Mapping[str, Any], gpu: HardwareNode) -> list[str]:

@@ -31,6 +31,9 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a module's path that is a number."""
 _FREE_SIZE = re.compile(r"empty|zeros|ones|full|rand|range|resize|^$")
 """Operators whose output has whatever size was asked for.  That of others (a ``cat`` of all layers) follows from their inputs."""
+_TELLING = (True, False), (False, False), (True, True), (False, True)
+"""What tells a storage beside its operator, bytes, stream and category, as it is tried out: its module (whose backward pass made
+it is not always known for sure), and the frees around it (where one stretch of allocations looks like the next)."""
 _GIVEN = 3
 """Recordings that are compared."""
 Three = tuple[Recording, Recording, Recording]
@@ -48,8 +51,8 @@ def lengthen(three: Recording, four: Recording, five: Recording, more: int) -> R
     kinds = [[(p.name, p.step, p.micro) for p in r.phases] for r in given]
     if not kinds[0] == kinds[1] == kinds[2]:
         return None
-    for by_module in (True, False):  # whose backward makes what is not always known for sure
-        found = _Growth(given, by_module=by_module)
+    for modules, frees in _TELLING:
+        found = _Growth(given, modules=modules, frees=frees)
         if all(found.phase(i) for i in range(len(three.phases))):
             again = found.made(_GIVEN - 1)
             if again is not None and same_events(again, five):
@@ -159,8 +162,8 @@ class Rule(NamedTuple):
 class _Growth:
     """What is known of three recordings, phase by phase."""
 
-    def __init__(self, given: Three, *, by_module: bool) -> None:
-        self.given, self.by_module = given, by_module
+    def __init__(self, given: Three, *, modules: bool, frees: bool) -> None:
+        self.given, self.modules, self.frees = given, modules, frees
         self.bounds = [[*(p.start for p in r.phases), len(r.order)] for r in given]
         self.kinds: list[Kind] = []
         self.who: tuple[dict[int, Who], ...] = ({}, {}, {})
@@ -171,39 +174,44 @@ class _Growth:
     def phase(self, index: int) -> bool:
         """Take in a phase; False: it does not grow evenly."""
         events = [r.order[b[index] : b[index + 1]] for r, b in zip(self.given, self.bounds, strict=True)]
-        return self._identify([[e for e in part if e >= 0] for part in events]) and self._follow(events)
+        return self._identify(events) and self._follow(events)
 
-    def _identify(self, made: list[list[int]]) -> bool:
+    def _identify(self, events: list[list[int]]) -> bool:
         """Give what a phase allocates its identity."""
         exact, loose, sizes = [], [], []
-        for recording, part in zip(self.given, made, strict=True):
-            storages = [recording.storages[i] for i in part]
-            about = [self._word((s.op, s.stream, s.category, self._module(s))) for s in storages]
+        told = [[e for e in part if e >= 0 or self.frees] for part in events]
+        for recording, part in zip(self.given, told, strict=True):
+            storages = [recording.storages[e if e >= 0 else ~e] for e in part]
+            about = [
+                self._word((e >= 0, s.op, s.stream, s.category, self._module(s))) for e, s in zip(part, storages, strict=True)
+            ]
             loose.append(about)
             exact.append([self._word((a, s.bytes)) for a, s in zip(about, storages, strict=True)])
             sizes.append([-1 if _FREE_SIZE.search(s.op) else s.bytes for s in storages])
         pieces = growth(Sequence3(_arrays(exact), _arrays(loose), _arrays(sizes)))
         for piece in pieces or ():
-            self._kinds_of(piece, made)
+            self._kinds_of(piece, told)
         return pieces is not None
 
     def _module(self, storage: Storage) -> str:
-        return _NUMBER.sub("*", storage.module) if self.by_module else ""
+        return _NUMBER.sub("*", storage.module) if self.modules else ""
 
     def _word(self, what: object) -> int:
         return self.words.setdefault(what, len(self.words))
 
-    def _kinds_of(self, piece: Piece, made: list[list[int]]) -> None:
+    def _kinds_of(self, piece: Piece, told: list[list[int]]) -> None:
         """Make the kinds of a piece, and tell the storages which is theirs."""
-        first, places = len(self.kinds), piece.places
-        seen: list[tuple[dict[int, Storage], ...]] = [({}, {}, {}) for _ in range(places)]
-        for r, (recording, part) in enumerate(zip(self.given, made, strict=True)):
-            for at in range(piece.grown(r)):
-                block, place = divmod(at, places)
-                index = part[piece.starts[r] + at]
-                self.who[r][index] = Who(first + place, block)
-                seen[place][r][block] = recording.storages[index]
-        self.kinds += [Kind(len(one[0]), piece.period > 0, one, _path(one)) for one in seen]
+        last = told[-1][piece.starts[-1] :]
+        for place in range(piece.places):
+            if last[place] < 0:
+                continue
+            seen: tuple[dict[int, Storage], ...] = ({}, {}, {})
+            for r, (recording, part) in enumerate(zip(self.given, told, strict=True)):
+                for block, at in enumerate(range(place, piece.grown(r), piece.places)):
+                    index = part[piece.starts[r] + at]
+                    self.who[r][index] = Who(len(self.kinds), block)
+                    seen[r][block] = recording.storages[index]
+            self.kinds.append(Kind(len(seen[0]), piece.period > 0, seen, _path(seen)))
 
     def _follow(self, events: list[list[int]]) -> bool:
         """Align all events of a phase, and find which storages come in each."""

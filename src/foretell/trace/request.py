@@ -70,7 +70,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, field) is not None:
                 positive_int(getattr(self, field), field, maximum=10**5)
         if self.clip is not None:
-            number(self.clip, "clip")
+            number(self.clip, "clip", minimum=1e-12)
         if self.experts is not None:
             choice(self.experts, "experts", EXPERTS)
         if self.quantization is not None:

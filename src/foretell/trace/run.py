@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def record(
     """
     if importlib.util.find_spec("torch") is None:
         raise ExtraError.missing("trace", "a trace")
+    with _ended_by_signals():
+        return _record(request, progress, time_limit, memory_limit)
+
+
+def _record(request: TraceRequest, progress: Progress, time_limit: float, memory_limit: int) -> Recording:
     worker = _Worker(request, progress, time_limit, memory_limit)
     made = worker.run()
     if made is None:  # the CUDA paths could not be had
@@ -70,6 +76,25 @@ def record(
     return made
 
 
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let what ends a process politely interrupt the trace as Ctrl-C does, so that worker and files go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    old = {name: signal.signal(name, interrupt) for name in _SIGNALS}
+    try:
+        yield
+    finally:
+        for name, handler in old.items():
+            signal.signal(name, handler)
+
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _FALLBACK = (
     "the CUDA code paths could not be taken here ({}): fake tensors of the CPU were traced, whose operators differ "
     "(dropout masks, attention, fp32 statistics of norms)"
@@ -168,10 +193,11 @@ class _Worker:
         if self.request.device == "cuda" and (self.reason or self.stage == "preparing the CUDA paths"):
             self.reason = self.reason or f"the worker ended with {_name(code)}"
             return None
+        kernel = "; a kernel of a custom operator may not take fake tensors" if (code or 0) < 0 else ""
         raise InputError(
             f"ended with {_name(code)} while {self.stage}, after {self.events:,} events",
             field="trace worker",
-            hint="What it printed stands above; a kernel of a custom operator may not take fake tensors",
+            hint=f"What it printed stands above{kernel}",
         )
 
 

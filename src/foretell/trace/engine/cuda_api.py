@@ -178,9 +178,23 @@ def install(device: Device, streams: Streams) -> None:
         "set_rng_state": None,
         "manual_seed": None,
         "manual_seed_all": None,
+        "seed": None,
+        "seed_all": None,
+        "initial_seed": 0,
+        "get_rng_state_all": [state],
+        "set_rng_state_all": None,
+        "memory_summary": "",
+        "memory_snapshot": [],
+        "set_per_process_memory_fraction": None,
+        "can_device_access_peer": False,
     }
     for name, answer in answers.items():
         setattr(cuda, name, lambda *_args, _answer=answer, **_kwargs: _answer)
+    for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
+        setattr(cuda.memory, name, lambda *_args, **_kwargs: None)
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        setattr(cuda.nvtx, name, lambda *_args, **_kwargs: 0)
+    torch.Tensor.pin_memory = lambda self, *_args, **_kwargs: self  # type: ignore[method-assign]  # host memory is not traced
     cuda.memory_stats = lambda *_args, **_kwargs: _Zeros()
     cuda.device = lambda *_args, **_kwargs: contextlib.nullcontext()
     cuda.Stream, cuda.Event = streams.kind(), Event

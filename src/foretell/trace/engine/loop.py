@@ -11,6 +11,7 @@ import torch
 from torch.optim import optimizer as optim_hooks
 
 from foretell.errors import InputError
+from foretell.trace.engine.checks import check_loss, check_optimizer
 from foretell.trace.engine.recorder import Recorder
 from foretell.trace.job import Job
 
@@ -135,7 +136,7 @@ class Loop:
         device = self.recorder.device
         cast = torch.autocast(device, dtype=getattr(torch, job.autocast)) if job.autocast else contextlib.nullcontext()
         with cast:
-            loss = (job.loss or loss_of)(job.model, batch)
+            loss = check_loss((job.loss or loss_of)(job.model, batch))
         if job.accumulate > 1:
             loss = loss / job.accumulate
         return loss
@@ -162,11 +163,9 @@ class Loop:
         if job.autocast == "float16" and self.recorder.device == "cuda" and job.step is None:
             self.scaler = torch.amp.GradScaler("cuda")
         made = job.optimizer
-        if isinstance(made, torch.optim.Optimizer) or made is None:
-            return made
-        if not callable(made):
-            raise InputError("must be an optimizer or make one of parameters", field="optimizer", value=made)
-        return made([p for p in job.model.parameters() if p.requires_grad])
+        if callable(made) and not isinstance(made, torch.optim.Optimizer):
+            made = made([p for p in job.model.parameters() if p.requires_grad])
+        return check_optimizer(made, job.model)
 
 
 def loss_of(model: Any, batch: Any) -> Any:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from foretell.errors import InputError
 from foretell.trace.engine import cuda_api, shim
 from foretell.trace.engine.answers import Building
+from foretell.trace.engine.checks import job_from
 from foretell.trace.engine.cuda_api import Device, Streams
 from foretell.trace.engine.loop import Loop
 from foretell.trace.engine.patches import applied, applied_to_transformers
 from foretell.trace.engine.policies import Policies
 from foretell.trace.engine.recorder import Recorder
 from foretell.trace.engine.sdpa import Attention
-from foretell.trace.engine.sharding import DataParallel, join, real_meshes
+from foretell.trace.engine.sharding import join, stand_ins
 from foretell.trace.engine.workspace import Workspaces
 from foretell.trace.events import Recording
-from foretell.trace.job import FIELDS, Job
+from foretell.trace.job import Job
 
 __all__ = ["Machine", "Settings", "Traced", "machine"]
 
@@ -106,9 +105,8 @@ class Traced:
         settings = self.here.settings
         self.left_out = stack.enter_context(applied(fake=settings.fake))
         stack.enter_context(self._tensors())
-        if settings.world > 1 and settings.fake:
-            stack.enter_context(mock.patch.object(torch.nn.parallel, "DistributedDataParallel", DataParallel))
-            stack.enter_context(real_meshes())
+        if settings.fake:
+            stack.enter_context(stand_ins(settings.world))
         torch.manual_seed(0)
         self.rebuild()
         stack.enter_context(applied_to_transformers())
@@ -179,30 +177,3 @@ class _Numbers:
 
     def __call__(self) -> int:
         return self.numbers.setdefault(self.streams.stack[-1].stream_id, len(self.numbers))
-
-
-def job_from(made: Any) -> Job:
-    """Return the job that a callable gave: one, or a mapping with its fields.
-
-    Raises:
-        InputError: something else, or a job without a module.
-
-    """
-    if isinstance(made, Mapping):
-        unknown = [k for k in made if k not in FIELDS]
-        if unknown:
-            raise InputError("is no field of a job", field="job", value=unknown[0], allowed=list(FIELDS))
-        missing = [k for k in ("model", "batch") if k not in made]
-        if missing:
-            raise InputError("is missing", field=f"job.{missing[0]}", hint="A job has a model and a batch at least")
-        made = Job(**made)
-    if not isinstance(made, Job):
-        raise InputError(
-            "must be a foretell.trace.Job or a mapping with its fields",
-            field="result of the callable",
-            value=type(made).__name__,
-            allowed=list(FIELDS),
-        )
-    if not isinstance(made.model, torch.nn.Module):
-        raise InputError("must be a torch.nn.Module", field="job.model", value=type(made.model).__name__)
-    return made

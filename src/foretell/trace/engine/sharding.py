@@ -23,10 +23,13 @@ from foretell.trace.engine.layers import before_sharding
 from foretell.trace.job import Job
 from foretell.trace.request import SHARDINGS
 
-__all__ = ["DataParallel", "join", "real_meshes", "shard"]
+__all__ = ["DataParallel", "join", "shard", "stand_ins"]
 
 _FIRST_BUCKET = 2**20
 _BUCKET_MB = 25
+
+
+_init = distributed.init_process_group
 
 
 def join(world: int) -> None:
@@ -35,7 +38,27 @@ def join(world: int) -> None:
 
     if distributed.is_initialized():
         distributed.destroy_process_group()
-    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    _init("fake", store=FakeStore(), rank=0, world_size=world)
+
+
+@contextlib.contextmanager
+def stand_ins(world: int) -> Iterator[None]:
+    """Let code that joins its ranks and wraps its model do so: the group is the one that nobody else is in."""
+
+    def init(*_args: Any, **_kwargs: Any) -> None:
+        if not distributed.is_initialized():
+            join(world)
+
+    with contextlib.ExitStack() as stack:
+        for owner in (distributed, distributed.distributed_c10d):
+            stack.enter_context(mock.patch.object(owner, "init_process_group", init))
+        for owner in (nn.parallel, nn.parallel.distributed):
+            stack.enter_context(mock.patch.object(owner, "DistributedDataParallel", DataParallel))
+        for owner in (nn, nn.parallel):
+            stack.enter_context(mock.patch.object(owner, "DataParallel", OneDevice))
+        if world > 1:
+            stack.enter_context(real_meshes())
+        yield
 
 
 @contextlib.contextmanager
@@ -124,6 +147,19 @@ def _share(parameters: list[Any], world: int) -> list[Any]:
         sizes[least] += parameter.numel()
     kept = {id(p) for p in ranks[sizes.index(max(sizes))]}
     return [p for p in parameters if id(p) in kept]
+
+
+class OneDevice(nn.Module):
+    """Stands for ``nn.DataParallel`` where there is one GPU: it calls the module."""
+
+    def __init__(self, module: nn.Module, *_args: Any, **_kwargs: Any) -> None:
+        """Take what the real one takes."""
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module."""
+        return self.module(*args, **kwargs)
 
 
 class DataParallel(nn.Module):

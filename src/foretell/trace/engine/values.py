@@ -26,6 +26,10 @@ _FILLS = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_
 """Operators whose result is known whatever the values of their input; None: the last positional argument is the value."""
 
 
+_KEEP = frozenset({"_amp_update_scale_"})
+"""Operators that write what was there, in an ordinary step: the loss scale stays."""
+
+
 class _Known:
     """What a fake tensor carries: its values, and whether they still hold, which views of one memory share."""
 
@@ -158,6 +162,8 @@ def _memory(tensor: Any) -> int:
 
 def _write(func: Any, args: Any, kwargs: Any, kind: _Kind) -> None:
     """Do to the values what an operator does in place; forget them where what it writes is not known."""
+    if kind.name in _KEEP:
+        return
     names = [a.name for a in func._schema.arguments]
     targets = [args[i] if i < len(args) else kwargs.get(names[i]) for i in kind.written]
     known = [t for t in _tensors(targets) if isinstance(t, FakeTensor) and value_of(t) is not None]

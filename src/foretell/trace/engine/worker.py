@@ -12,6 +12,7 @@ import ctypes
 import importlib
 import importlib.util
 import json
+import logging
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ import msgspec
 
 from foretell.errors import ForetellError, InputError
 from foretell.trace.classify import classify
+from foretell.trace.engine.checks import check_call
 from foretell.trace.request import TraceRequest
 
 __all__ = ["main"]
@@ -65,11 +67,13 @@ def main() -> int:
     except ForetellError as error:
         pipe.say(error=_told(error))
         return 2
+    except SystemExit as error:
+        pipe.say(error=_told(_explained(error)))
+        return 2
     except Exception as error:  # noqa: BLE001  # the user's own code may raise anything
         if os.environ.get("FORETELL_DEBUG") == "1":
             traceback.print_exc()
-        ours = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_OURS)
-        if ours and type(error).__name__ not in _NAMED:
+        if _is_ours(error):
             pipe.say(fault=f"{type(error).__name__}: {error}")
         else:
             pipe.say(error=_told(_explained(error)))
@@ -104,6 +108,7 @@ def _record(request: TraceRequest, pipe: _Pipe) -> Any:
     """Return the recording; None: the CUDA paths cannot be had."""
     begun = time.monotonic()
     pipe.say(stage="importing torch")
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # the error itself is told
     from foretell.trace.engine.cuda_api import Device  # noqa: PLC0415
     from foretell.trace.engine.session import Settings, Traced, machine  # noqa: PLC0415
     from foretell.trace.engine.shim import ShimError  # noqa: PLC0415
@@ -179,6 +184,8 @@ def _callable(target: str) -> Callable[[], Any]:
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
     else:
+        if name.startswith("."):
+            raise InputError("must be a module's whole name", field="target", value=target, hint="For instance train:job")
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -193,7 +200,14 @@ def _callable(target: str) -> Callable[[], Any]:
         names = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         problem = "is not callable" if found is not None else "is not in the module"
         raise InputError(problem, field="callable", value=attribute, allowed=names or None, where=name)
+    check_call(found, attribute, 0, where=name)
     return found  # type: ignore[no-any-return]
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Say whether an error is a fault of this program: nothing but its own code was running."""
+    names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return type(error).__name__ not in _NAMED and all(name.startswith((_OURS, "<frozen")) for name in names)
 
 
 def _told(error: ForetellError) -> dict[str, Any]:
