@@ -1,7 +1,8 @@
 """What PyTorch keeps for the backward pass, counted by hooks on the CPU, against what the fold says is kept.
 
 Storages are counted once and parameters are left out.  Dropout is off: on the CPU its mask has the format of its
-input, on a GPU it is one byte.  Attention with a trained bias (T5, Swin) has no fused kernel on the CPU and is left out there;
+input, on a GPU it is one byte.  SDPA is a flash kernel on the CPU whatever the format, so the fold is told so.  Attention with
+a trained bias (T5, Swin) has no fused kernel on the CPU and is left out there;
 Mamba falls back to a scan written in Python, which the fold is told.
 """
 
@@ -142,7 +143,7 @@ def folded(config: Any, kind: str, attention: str, precision: str) -> float:
     """The same from the fold: transformers' code on one device, the output not held."""
     recipe = TrainingRecipe(
         micro_batch=BATCH, seq_len=SEQ if kind in ("lm", "class", "clip") else TARGETS, encoder_seq_len=SEQ,
-        framework="hf-trainer", precision=precision, attention=attention or None,
+        framework="hf-trainer", precision=precision, attention={"sdpa": "flash", "": None}.get(attention, attention),
     )  # fmt: skip
     run = resolve(recipe, Parallelism(), profile("hf-trainer"))
     run = replace(run, profile=replace(run.profile, style=replace(run.style, logits_held="", scan="eager")))
@@ -170,10 +171,8 @@ def test_fp32(config: str, fields: dict[str, Any], model: str, kind: str, attent
     assert folded(cfg, kind, attention, "fp32") == pytest.approx(expected, rel=tolerance)
 
 
-AUTOCAST = (
-    "LlamaForCausalLM", "Qwen3ForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification",
-    "ResNetForImageClassification",
-)  # fmt: skip
+AUTOCAST = ("LlamaForCausalLM", "Qwen3ForCausalLM", "ViTForImageClassification", "ResNetForImageClassification")
+"""Not GPT-2 nor BERT: autocast on the CPU leaves ``pow`` and the loss in bf16 (they are traced: ``test_trace``)."""
 
 
 @pytest.mark.parametrize("model", AUTOCAST)

@@ -19,6 +19,14 @@ class Router(Operator):
     bias: bool = False
     score: Literal["softmax", "sigmoid"] = "softmax"
     extra: tuple[Weight, ...] = ()
+    chosen_first: bool = False
+    """transformers' code normalises the scores of the chosen experts alone (gpt-oss)."""
+    normalised: bool = False
+    """... divides the chosen scores by their sum (``norm_topk_prob``)."""
+    wide: bool = False
+    """... multiplies in fp32 (DeepSeek-V3)."""
+    narrow: bool = False
+    """... gives the chosen scores in the logits' format (Qwen)."""
 
     @property
     def width(self) -> int:
@@ -152,6 +160,10 @@ class Parameters(Operator):
     shapes: tuple[tuple[int, ...], ...]
     shard: Shard = "1"
     role: Role = "vector"
+    trained: bool = True
+    """False where no gradient ever reaches them: sinusoids, a mask token that no loss reads."""
+    indices: tuple[Literal["position", "token"], ...] = ()
+    """The look-ups in a table, of which each keeps its indices: one a position of the sequence, or one a token."""
 
     def weights(self) -> Iterator[Weight]:
         for i, shape in enumerate(self.shapes):

@@ -53,6 +53,10 @@ class Norm(Operator):
     """True when it runs on tensor-parallel heads (query/key norms), False when on the residual stream."""
     fused: bool = False
     """PyTorch's own module (``nn.RMSNorm``) in model code that is otherwise eager."""
+    written: Literal["", "wide", "offset", "centred", "apart"] = ""
+    """How transformers writes it out: the fp32 result is cast and then scaled, or it is scaled in fp32 and cast last
+    (``wide``), by one more than the weight (``offset``, Gemma), after its mean was subtracted (``centred``, Cohere); the
+    fp32 copy serves the variance alone (``apart``, T5)."""
 
     @property
     def width(self) -> int:
@@ -75,6 +79,13 @@ class Rope(Operator):
     heads: int
     dim: int
     rotary: int
+    joined: bool = False
+    """transformers' code joins what turns and what does not in a new tensor, heads first, even where nothing is left over."""
+    wide: Literal["", "tables", "operands"] = ""
+    """transformers' code turns in fp32 and casts last: its tables are fp32 (OLMo), or it widens q and k first (Cohere)."""
+    tables: str = ""
+    """Layers with equal names share their tables of sines and cosines; with ``own`` each makes copies of its own, with
+    ``half`` they hold one angle a pair of features."""
 
     @property
     def width(self) -> int:
@@ -106,6 +117,16 @@ class Attention(Operator):
     """The model's code lays queries out heads first, so that the kernel's output is copied before its projection."""
     softcap: bool = False
     """Scores are capped with a tanh (Gemma 2): one more score tensor where scores are stored."""
+    position: Literal["", "table", "zeros", "window", "shifted"] = ""
+    """Biases by position that are added to scores, and that a fused kernel takes as its mask: trained ones of all pairs of
+    positions (T5; ``zeros`` in its cross attention) or of those in a window (Swin; ``shifted``: with what must not be seen)."""
+    broadcast: bool = False
+    """transformers' code leaves the one key head to be broadcast by the kernel (Falcon), which no fused one does."""
+    unfused: bool = False
+    """transformers' class has no SDPA: it runs eager code unless another kernel is asked for by name."""
+    narrow: Literal["", "kept", "cast"] = ""
+    """transformers' eager code normalises scores in their own format, not in fp32; what autocast makes of that is kept
+    (BERT) or cast to the format of the values (GPT-2)."""
 
     @property
     def width(self) -> int:
@@ -201,6 +222,10 @@ class Head(Operator):
     tied: bool = False
     softcap: bool = False
     """Logits are capped with a tanh (Gemma 2), whose result is kept."""
+    buffer: bool = False
+    """transformers' code adds a bias that does not train, a buffer (BART): under autocast it makes logits fp32."""
+    direct: bool = False
+    """transformers' code gives logits to the loss as they are (BERT, T5), without an fp32 copy."""
 
     @property
     def width(self) -> int:

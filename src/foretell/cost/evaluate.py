@@ -49,6 +49,9 @@ class Basis(dict[str, Value]):
             "EE": b * e * e,
             "S": s,
             "SS": s * s,
+            "F": e,
+            "FF": e * e,
+            "SF": s * e,
             "K": -(-s // 128),
         }
         group = sizes.dp * cp / sizes.hsdp_replicas

@@ -3,23 +3,33 @@ live through a whole step."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from foretell.arch.architecture import Architecture, Block, Stack
-from foretell.arch.operators import Embedding, Linear
+from foretell.arch.operators import Attention, Embedding, Head, Linear, Parameters
 from foretell.cost.buffers import whole_gradient
 from foretell.cost.linear import Lin, total
 from foretell.cost.pipeline import Stage
 from foretell.cost.recompute import layer_pass
+from foretell.cost.rules_rope import tables
+from foretell.cost.rules_scores import biases, eager, mask_unit
 from foretell.cost.saved import CONDITION, Emitter, place_of
 from foretell.cost.segments import Layer, Segment, prune
 from foretell.cost.states import in_backward, states
 from foretell.cost.stream import input_units
+from foretell.cost.tape import Tape, Tensor
 from foretell.cost.weights import WeightPlan, unit
 from foretell.errors import CombinationError
 from foretell.recipe.resolve import Run
+
+
+def keeps(tape: Tape, tensor: Tensor | None) -> bool:
+    """Whether any node of a tape keeps a tensor for its backward pass (nothing is kept of no tensor)."""
+    return tensor is None or any(t.storage is tensor.storage for node in tape.nodes for t in node.saved)
+
 
 Made = dict[tuple[Block, str, bool], Layer]
 """Layers by block, checkpointing mode and whether their input needs a gradient."""
@@ -89,11 +99,11 @@ class StageFolder:
 
     def segment(self, stack: Stack, layers: Sequence[int], modes: Sequence[str], chunk: int) -> Segment:
         """Layers of one run, equal ones together."""
-        groups: dict[tuple[Block, str, bool], int] = {}
-        for key in self.placed(stack, layers, modes, chunk):
-            groups[key] = groups.get(key, 0) + 1
+        placed = list(self.placed(stack, layers, modes, chunk))
+        groups = Counter(placed)
         made = tuple(self.layer(block, mode, float(n), flow) for (block, mode, flow), n in groups.items())
-        return Segment(made, chunk, self.stage.in_flight[chunk])
+        kinds = {key: i for i, key in enumerate(groups)}
+        return Segment(made, chunk, self.stage.in_flight[chunk], tuple(kinds[key] for key in placed))
 
     def mode(self, position: int, layers: int) -> str:
         """How one layer is checkpointed."""
@@ -159,13 +169,61 @@ class StageFolder:
         return self.recipe.recompute.mode == "full" or self.recipe.quantization is not None
 
     def step_tensors(self) -> Lin:
-        """Tensors of the whole model that live through forward and backward: mask and rotary tables of composite code."""
-        out = Lin()
-        if self.style.mask and self.style.scores == "composite":
-            out.add(Lin.of("mask", "TT/1", self.style.mask))
-        if self.style.rope == "composite" and self.arch.head_dim:
-            out.add(Lin.of("mask", "S/1", 2.0 * self.arch.head_dim * self.style.residual))
+        """Tensors of the whole model that live through forward and backward: rotary tables of composite code, and what every
+        checkpointed layer is given beside its input."""
+        full = self.recipe.recompute.mode == "full"
+        out = tables(self.arch, self.style, own=full) if self.style.composite else Lin()
+        if not full:
+            return out
+        if self.arch.family == "decoder":  # positions, of the sequence or counted in each sample
+            counted = any("token" in op.indices for op in self.arch.embed.ops if isinstance(op, Parameters))
+            rows = "T" if counted else "S" if out else ""
+            out.add(Lin.of("positions", f"{rows}/1", 8.0) if rows else Lin())
+        out.add(self.given())
         return out
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the head ends in a cross entropy: over a vocabulary or, in transformers, over classes."""
+        return self.arch.vocab is not None or (self.style.composite and isinstance(self.arch.head.ops[-1], Head))
+
+    @property
+    def last_output(self) -> Lin:
+        """The last layer's output where that layer keeps it and the head does not (a CNN that ends in ReLU and pools)."""
+        if not self.stage.last or self.recipe.recompute.mode == "full" or not self.arch.main.pattern:
+            return Lin()
+        layer, head = self.emitter(self.arch.main.blocks[self.arch.main.pattern[-1]]), self.emitter(self.arch.head)
+        out = layer.emit()
+        head.emit()
+        return out.size if keeps(layer.tape, out) and not keeps(head.tape, head.tape.x) else Lin()
+
+    @property
+    def embedded(self) -> Lin:
+        """The embeddings' output, which has a name in the model's code until all layers ran, where the first does not keep it."""
+        if not (self.style.frames and self.stage.first) or self.recipe.recompute.mode == "full":
+            return Lin()
+        e = self.emitter(self.arch.stacks[0].blocks[0])
+        e.emit()
+        x = e.tape.x
+        return Lin() if x is None or keeps(e.tape, x) else x.size
+
+    @property
+    def memory(self) -> Lin:
+        """The encoder's output, which the layers' cross attentions read."""
+        return self.emitter(self.arch.memory).emit().size if self.arch.memory is not None else Lin()
+
+    def given(self) -> Lin:
+        """Masks that composite code makes once for all layers with a window and once for all without: to add to scores, or
+        (of 1 byte) for a fused kernel where a window binds; and biases by position."""
+        style = self.style
+        if style.scores != "composite":
+            return Lin()
+        out = total(biases(block, style) for stack in self.arch.stacks for block in stack.blocks)
+        cores = [op for b in self.arch.main.blocks for op in b.ops if isinstance(op, Attention) and b.stream != "sample"]
+        if any(eager(style, op) for op in cores):
+            return out + Lin.of("mask", "TT/1", mask_unit(style) * len({bool(op.window) for op in cores}))
+        bound = any(0 < op.window < self.recipe.seq_len for op in cores)
+        return out + Lin.of("mask", "TT/1", float(bound))
 
     def blocks(self) -> Iterator[tuple[Block, float]]:
         """Every block on this rank, with how often it stands there; a tied table also where only the head uses it."""

@@ -45,6 +45,9 @@ class Node:
     """Its backward writes gradients over the tensors it kept."""
     extends: tuple[Tensor, ...] = ()
     """Tensors that the caller's frame keeps alive up to here in the forward pass."""
+    narrow: float = 0.0
+    """Its weight gradient comes in a narrower format, as this share of its bytes, and is converted once what the node kept
+    is gone (autocast); 0: it comes as it stays."""
 
 
 class Point:

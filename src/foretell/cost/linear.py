@@ -16,7 +16,8 @@ rows      value
 ``E``     tokens of the encoder's sequence
 ``TE``    micro-batch x seq x encoder seq  (cross-attention scores)
 ``EE``    encoder scores
-``S``     seq;  ``SS`` seq x seq  (masks shared by the batch)
+``S``     seq;  ``SS`` seq x seq  (masks shared by the batch); ``F``, ``FF`` the same of the encoder's
+          sequence, ``SF`` of both
 ``K``     chunks of 128 positions of the sequence
 ========  ====================================================================
 

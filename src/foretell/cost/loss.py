@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from foretell.arch.operators import Head, PixelLoss
 from foretell.cost.linear import Lin
-from foretell.cost.rules_matmul import cast_weights, frozen_saves, lora, scale_and_bias
+from foretell.cost.rules_matmul import cast_weights, frozen_saves, lora, narrowed, scale_and_bias
 from foretell.cost.saved import Emitter, cast, rule
 from foretell.cost.tape import Tensor
 from foretell.cost.weights import LOCAL
@@ -67,7 +67,8 @@ def _form(e: Emitter) -> str:
 def _logits(e: Emitter, op: Head, p: Projection) -> Tensor:
     """The matmul alone; under sequence parallelism its input is gathered, once in either direction."""
     st = e.style
-    keeps = [p.x, *cast_weights(e, op, True)] if p.trains else frozen_saves(e, op, p.x)
+    copies = cast_weights(e, op, p.trains)
+    keeps = [p.x, *copies] if p.trains else frozen_saves(e, op, p.x)
     work = e.weights.weight_copy(op)
     gather = e.work(op.dim, st.compute, "1") if st.sequence_parallel else Lin()
     return e.tape.node(
@@ -76,6 +77,7 @@ def _logits(e: Emitter, op: Head, p: Projection) -> Tensor:
         _all_logits(e, op, st.compute),
         saved=keeps,
         wgrad=p.wgrad,
+        narrow=narrowed(e, copies),
         trainable=p.trains,
         work=gather + work[0],
         bwork=gather + work[1],
@@ -161,21 +163,36 @@ def _composite(e: Emitter, op: Head, logits: Tensor) -> Tensor:
     """``log_softmax`` and ``nll_loss`` of PyTorch, on fp32 logits where the code makes them so."""
     st = e.style
     logits.held = st.logits_held == "compute"
-    wide = cast(e, logits, 4.0, "tp", op.rows, "logits.float") if st.logits_upcast and st.compute != 4.0 else logits
+    if op.buffer and st.composite:
+        unit = 4.0 if st.autocast else logits.unit
+        logits = e.tape.node("logits.bias", [logits], _all_logits(e, op, unit), unit=unit)
+    upcast = st.logits_upcast and not (op.direct and st.composite)
+    wide = cast(e, logits, 4.0, "tp", op.rows, "logits.float") if upcast and st.compute != 4.0 else logits
     wide.size = wide.size.as_category("logits")
     wide.held = wide.held or st.logits_held == "float"
     if st.frames:
         e.frame.append(logits)
     if st.logits_shift:
         wide = e.tape.node("logits.shift", [wide], wide.size, unit=wide.unit)
-    return _nll(e, wide, _all_logits(e, op, wide.unit), "log_softmax", "nll_loss")
+    loss = _nll(e, wide, _all_logits(e, op, wide.unit), "log_softmax", "nll_loss", labels=8.0)
+    if st.outputs_float and st.autocast and logits.unit < 4.0:
+        e.tape.node("outputs.float", [logits], _all_logits(e, op, 4.0), unit=4.0)
+    return loss
 
 
-def _nll(e: Emitter, scores: Tensor, size: Lin, softmax: str, loss: str) -> Tensor:
-    """Log-probabilities of ``size`` bytes, kept for both their own gradient and the loss's."""
+def _nll(e: Emitter, scores: Tensor, size: Lin, softmax: str, loss: str, *, labels: float = 0.0) -> Tensor:
+    """Log-probabilities of ``size`` bytes, kept for both their own gradient and the loss's, and labels (bytes a row).
+
+    Autocast widens half-precision log-probabilities for the loss (``nll_loss`` is among its fp32 operators; a softmax that
+    is told its format, as ``cross_entropy`` tells it, is left alone).
+    """
     lsm = e.tape.node(softmax, [scores], size, unit=scores.unit)
     e.tape.nodes[-1].saved = ((scores, lsm) if e.style.softmax_input else (lsm,)) if lsm.grad else ()
-    return e.tape.node(loss, [lsm], Lin(), saved=[lsm])
+    read = lsm
+    if e.style.autocast and lsm.unit < 4.0:
+        read = e.tape.node(f"{softmax}.float", [lsm], size * (4.0 / lsm.unit), unit=4.0)
+    kept = [e.tape.extra("labels", e.size(1, labels, "1", "logits"))] if labels else []
+    return e.tape.node(loss, [read], Lin(), saved=[read, *kept])
 
 
 def _chunked(e: Emitter, op: Head, logits: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from foretell.arch.architecture import Block
 from foretell.cost.folder import StageFolder
 from foretell.cost.linear import Lin, total
-from foretell.cost.segments import Layer, Segment, StageFold, prune
+from foretell.cost.segments import Layer, StageFold, gradients, prune, saved, wgrad
 from foretell.cost.sharding import buffers
 from foretell.cost.states import in_backward, shard, states
 from foretell.cost.tape import BlockMemory, Point
@@ -47,7 +47,7 @@ class _Timeline:
         self.segments = f.segments
         self.base = states(f.blocks(), f.plan, f.par.zero)
         self.embed = self.edge(f.arch.embed, loss=False).memory if f.stage.first else None
-        self.last = self.edge(f.arch.head, loss=f.arch.vocab is not None) if f.stage.last else None
+        self.last = self.edge(f.arch.head, loss=f.has_loss) if f.stage.last else None
         self.head = self.last.memory if self.last is not None else None
         self.held = self.head.held if self.head is not None else Lin()
         """What the caller's code holds until the step: the model's output."""
@@ -60,6 +60,10 @@ class _Timeline:
         if f.accumulates:
             self.resident = self.resident + self.base.gradients
         self.kept = self.everything_kept()
+        self.towers = len(f.arch.stacks) - 1 if f.stage.first else 0
+        """Segments before the trunk."""
+        self.memory = f.memory * float(max(f.stage.in_flight))
+        """The encoder's output, there while the trunk runs; in the backward pass with its gradient."""
         self.gradients_after = [form + self.held for form in self._gradients_after()]
 
     def edge(self, block: Block, *, loss: bool) -> _Edge:
@@ -103,11 +107,10 @@ class _Timeline:
         out = self.resident + self.work.passes
         if self.embed is not None:
             out.add(self.embed.saved, f.stage.in_flight[0])
-        if f.arch.memory is not None:  # the encoder's output and, in the backward pass, its gradient
-            out.add(f.emitter(f.arch.memory).emit().size, 2.0 * max(f.stage.in_flight))
         for segment in self.segments:
             out.add(segment.saved, segment.in_flight)
         out.add(f.step_tensors())
+        out.add(f.last_output)
         return out
 
     def _gradients_after(self) -> list[Lin]:
@@ -135,22 +138,31 @@ class _Timeline:
         }
         kept = {name: prune(points) for name, points in phases.items() if points}
         whole = total([s.saved for s in self.segments] + [m.saved for m in (self.embed, self.head) if m is not None])
-        if self.f.arch.memory is not None:
-            whole.add(self.f.emitter(self.f.arch.memory).emit().size)
+        if not self.f.style.autocast:  # else what reads it keeps copies
+            whole.add(self.f.memory)
+        whole.add(self.f.step_tensors() + self.f.last_output)
         return StageFold(self.f.stage, self.base, self.resident, kept, whole, self._pooled(kept))
 
-    def layers(self) -> Iterator[tuple[int, Segment, Layer, Lin]]:
-        """Each layer with its segment (and the segment's index), and all that is kept up to and including that segment:
-        later segments of the same pass have not run yet (forward), or are done (backward)."""
+    def layers(self) -> Iterator[tuple[int, Layer, Lin, tuple[Layer, ...]]]:
+        """The last layer of its kind in a segment, and the first: the segment's index, all that other layers keep then, and
+        the layers of the segment that stand behind it.
+
+        Later layers of the same pass have not run yet (forward), or are done (backward).
+        """
         for j, segment in enumerate(self.segments):
             top = self.kept - total(s.saved for s in self.segments[j + 1 :] if s.chunk == segment.chunk)
             for layer in segment.layers:
-                yield j, segment, layer, top
+                for later in segment.ends(layer):
+                    yield j, layer, top - saved(later) - layer.memory.saved, later
 
     def forward(self) -> Iterator[Point]:
-        """Levels while layers run forward: the last of its kind that is still to keep anything."""
-        for _, _, layer, top in self.layers():
-            rest, work = top - layer.memory.saved, self.work.forward(layer.block)
+        """Levels while layers run forward."""
+        given = self.f.given() if self.f.recipe.recompute.mode != "full" else Lin()
+        given.add(self.f.embedded)
+        for j, layer, rest, _ in self.layers():
+            work = self.work.forward(layer.block) + given
+            if j >= self.towers:
+                work = work + self.memory
             for p in layer.memory.forward:
                 yield Point("forward", _at(layer, p), rest + p.size + work + self.old_logits + self.unfreed)
 
@@ -159,27 +171,23 @@ class _Timeline:
         if self.head is None or self.last is None:
             return
         # every prediction layer has a loss of its own, kept until the main one has run
-        top = self.kept + self.head.saved * float(self.f.recipe.mtp_layers)
+        top = self.kept + self.memory + self.head.saved * float(self.f.recipe.mtp_layers)
         for i, p in enumerate(self.head.forward + self.head.backward):
             logits = self.old_logits if i <= self.last.replaced else Lin()
             unfreed = self.unfreed if i < len(self.head.forward) else Lin()
             yield Point("loss", f"head.{p.operator}", top + p.size + self.work.head + (logits + unfreed))
 
     def backward(self) -> Iterator[Point]:
-        """Levels while layers run backward: at the first layer of a segment, and at its last, where the gradients of the
-        others have taken the place of what they had kept."""
+        """Levels while layers run backward, where the gradients of later ones have taken the place of what they had kept."""
         f = self.f
-        for j, segment, layer, top in self.layers():
-            rest, bottom = top - layer.memory.saved, top - segment.saved
-            work = self.work.backward(layer.block)
+        for j, layer, rest, later in self.layers():
+            work = self.work.backward(layer.block) + self.gradients_after[j]
+            if not f.transient:
+                work = work + (gradients(later) if f.fresh else wgrad(later))
+            if j >= self.towers:
+                work = work + self.memory * 2.0
             for p in layer.memory.backward:
-                yield Point("backward", _at(layer, p), rest + p.size + work + self.gradients_after[j])
-                if f.fresh or not f.transient:
-                    own, of_all = layer.states.gradients, segment.gradients
-                    if not f.fresh:
-                        own, of_all = layer.memory.wgrad, segment.wgrad
-                    others = self.gradients_after[j] + of_all - own
-                    yield Point("backward", _at(layer, p), bottom + p.size + work + others)
+                yield Point("backward", _at(layer, p), rest + p.size + work)
 
     def embedding_backward(self) -> Iterator[Point]:
         """Levels while the embedding runs backward, beside the gradients of everything else."""

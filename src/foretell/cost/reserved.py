@@ -199,7 +199,7 @@ class _Rank:
     def head(self, x: Chunk) -> Chunk | None:
         """Final norm, projection and loss with its backward; returns the gradient for the last layer."""
         folder, memory = self.folder, self.memory
-        forward, backward, env, held = self.programs.edge(folder.arch.head, loss=folder.arch.vocab is not None)
+        forward, backward, env, held = self.programs.edge(folder.arch.head, loss=folder.has_loss)
         env[X] = x
         whole = self.number(self.work.head)
         gather = memory.malloc(whole, 1) if whole else None

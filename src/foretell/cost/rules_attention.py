@@ -1,66 +1,66 @@
-"""Attention: rotary embedding, scores or fused kernels, and the prompt attention of adapters."""
+"""Attention: which kernel runs, what the fused ones keep, and the prompt attention of adapters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from foretell.arch.operators import Attention, PromptAttention, Rope
+from foretell.arch.operators import Attention, PromptAttention
 from foretell.cost.linear import Lin
-from foretell.cost.saved import Emitter, cast, rule
+from foretell.cost.rules_scores import PAIRS, buckets, by_products, eager, repeated, score_rows, written_out
+from foretell.cost.saved import Emitter, cast, rule, sized
 from foretell.cost.tape import Tensor
 
-
-@rule(Rope)
-def rope(e: Emitter, op: Rope, x: Tensor) -> Tensor:
-    """Rotation: linear in ``x``, so only the (shared, small) tables are kept."""
-    w = float(op.width)
-    unit = e.style.compute
-    if e.style.rope == "composite":
-        unit, half = max(x.unit, e.style.residual), e.work(w / 2, x.unit, "tp")
-        size = e.size(w, unit, "tp")
-        a = e.tape.node(f"{op.name}.cos", [x], size, unit=unit)
-        turned = e.tape.node(f"{op.name}.turn", [x], e.size(w, x.unit, "tp"), work=half, bwork=half, unit=x.unit)
-        b = e.tape.node(f"{op.name}.sin", [turned], size, unit=unit)
-        return e.tape.node(op.name, [a, b], size, passes=True, unit=unit)
-    work = e.work(w, unit, "tp") if e.style.rope == "eager" else Lin()
-    if e.style.rope == "inplace":  # the projection itself is turned
-        return e.tape.node(op.name, [x], view=True)
-    if e.style.rope == "complex":
-        work = e.work(w, 4.0, "tp") * 2
-    return e.tape.node(op.name, [x], e.size(w, unit, "tp"), work=work, bwork=work, unit=unit)
+ROUNDED, ALIGNED = 32, 16
+FLASH_HEAD = 256
+"""Widest head of FlashAttention-2 (pytorch ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``)."""
 
 
 @rule(Attention)
 def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: Tensor | None = None) -> Tensor:
     """Attention core: one fused kernel, or scores written out where the style or the operator asks for them."""
-    core = _written_out if e.style.attention == "eager" or not op.fused else _fused
-    return core(e, op, q, k or e.outside("keys"), v or e.outside("values"))
+    k, v = k or e.outside("keys"), v or e.outside("values")
+    if eager(e.style, op):
+        return written_out(e, op, q, k, v)
+    if e.style.autocast and e.style.composite:  # rotary tables are wider than the operands: cast at the call
+        q = cast(e, q, e.style.compute, "tp", op.heads * op.head_dim, f"{op.name}.cast")
+        k = cast(e, k, e.style.compute, "tp", op.kv_heads * op.head_dim, f"{op.name}.cast")
+        v = cast(e, v, e.style.compute, "tp", op.kv_heads * op.v_dim, f"{op.name}.cast")
+    kernel = _kernel(e, op)
+    return by_products(e, op, q, k, v) if kernel == "math" else _fused(e, op, q, k, v, kernel)
 
 
-def _repeated(e: Emitter, op: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values repeated to the number of query heads, for code that cannot share them."""
-    if op.kv_heads == op.heads:
-        return k, v
-    k = e.tape.node(f"{op.name}.repeat_k", [k], e.size(op.heads * op.head_dim, k.unit, "tp"), unit=k.unit)
-    return k, e.tape.node(f"{op.name}.repeat_v", [v], e.size(op.heads * op.v_dim, v.unit, "tp"), unit=v.unit)
+def windowed(e: Emitter, op: Attention) -> bool:
+    """Whether transformers masks what lies outside the window: only where the sequence is longer (``masking_utils.py``)."""
+    return e.style.composite and 0 < op.window < e.weights.recipe.seq_len and op.memory == "self"
 
 
-def _fused(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q, k, v, out and the fp32 log-sum-exp are kept (FlashAttention-2, arXiv 2307.08691); flash attention's backward
-    holds an fp32 accumulator of dq and a row sum."""
+def _kernel(e: Emitter, op: Attention) -> str:
+    """The kernel; PyTorch's own choice is that of 2.13 (``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``).
+
+    FlashAttention wants half precision, no mask, and keys as wide as values; the memory-efficient kernel wants as many
+    key heads as query heads, which transformers sees to only where there is a mask (``integrations/sdpa_attention.py``).
+    """
+    st = e.style
+    if st.attention != "sdpa":
+        return st.attention
+    shared = op.kv_heads != op.heads
+    masked = bool(op.position) or windowed(e, op)
+    if shared and op.broadcast and st.composite:
+        return "math"
+    if st.compute < 4.0 and op.head_dim == op.v_dim <= FLASH_HEAD and not masked:
+        return "flash"
+    return "math" if shared and not masked and not st.gqa_expand else "efficient"
+
+
+def _fused(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor, kernel: str) -> Tensor:
+    """q, k, v, out and the fp32 log-sum-exp are kept (FlashAttention-2, arXiv 2307.08691), and a mask if there is one."""
     st, unit = e.style, e.style.compute
-    if st.autocast and st.rope == "composite":  # tables wider than the operands: cast at the call
-        q = cast(e, q, unit, "tp", op.heads * op.head_dim, f"{op.name}.cast")
-        k = cast(e, k, unit, "tp", op.kv_heads * op.head_dim, f"{op.name}.cast")
-        v = cast(e, v, unit, "tp", op.kv_heads * op.v_dim, f"{op.name}.cast")
-    if st.gqa_expand or st.attention == "efficient":
-        k, v = _repeated(e, op, k, v)
-    keys_and_values = op.kv_heads * (op.head_dim + op.v_dim)
+    if st.gqa_expand or kernel == "efficient":
+        k, v = repeated(e, op, "k", k), repeated(e, op, "v", v)
     out_size = e.size(op.width, unit, "tp")
-    saved = [q, k, v, e.tape.extra(f"{op.name}.lse", e.size(op.heads, 4.0, "tp"))]
-    work, bwork = Lin(), Lin()
-    if st.attention == "flash":
-        bwork = e.work(op.heads * op.head_dim, 4.0, "tp") + e.work(op.heads, 4.0, "tp")
+    saved = [q, k, v, e.tape.extra(f"{op.name}.lse", _statistics(e, op, kernel))]
+    if kernel == "efficient":
+        saved += [*buckets(e, op), *(e.tape.extra(f"{op.name}.mask.{i}", size) for i, size in enumerate(_masks(e, op, k)))]
+    keys_and_values = op.kv_heads * (op.head_dim + op.v_dim)
+    work, bwork = Lin(), _backward_workspace(e, op, kernel, q)
     if st.packed_kv:
         k = v = e.tape.node(f"{op.name}.pack_kv", [k, v], e.size(keys_and_values, unit, "tp"), unit=unit)
         saved = [q, k, saved[-1]]
@@ -81,75 +81,51 @@ def _fused(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor
     )
     if out.grad:
         e.tape.nodes[-1].saved = (*saved, out)
-    if st.heads_first or op.heads_first:
+    heads_first = st.heads_first or op.heads_first or q in e.heads_first
+    if heads_first and kernel != "efficient":  # that one's output is laid out token by token
         out = e.tape.node(f"{op.name}.reshape", [out], out_size, unit=unit)
     return out
 
 
-def _written_out(e: Emitter, op: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Scores as tensors: product, mask, softmax.  The probabilities are kept in ``softmax`` bytes and again in compute
-    bytes."""
-    st, unit = e.style, e.style.compute
-    rows, n = score_rows(e, op, k)
-    k, v = _repeated(e, op, k, v)
-    narrow = q.unit == unit
-    if st.autocast:
-        q = cast(e, q, unit, "tp", op.heads * op.head_dim, f"{op.name}.cast_q")
-        k = cast(e, k, unit, "tp", op.heads * op.head_dim, f"{op.name}.cast_k")
-
-    def square(unit: float) -> Lin:
-        return Lin.of("activations", f"{rows}/tp", n * unit)
-
-    s = _masked(e, op, e.tape.node(f"{op.name}.scores", [q, k], square(unit), saved=[q, k], unit=unit), square)
-    p = _probabilities(e, op, s, square)
-    if st.softmax != unit:
-        held = [s] if st.frames and narrow else []  # cast to q's format before the name is rebound
-        p = e.tape.node(f"{op.name}.softmax_cast", [p], square(unit), unit=unit, extends=held)
-    if op.dropout if st.attention_dropout is None else st.attention_dropout:
-        m = e.tape.extra(f"{op.name}.mask", square(1.0))
-        p = e.tape.node(f"{op.name}.dropout", [p], square(unit), saved=[m], unit=unit)
-    if st.frames:
-        e.frame.append(p)
-    grad, trains = e.weights.gradient(op), e.weights.trains(op)
-    return e.tape.node(op.name, [p, v], e.size(op.width, unit, "tp"), saved=[p, v], wgrad=grad, trainable=trains, unit=unit)
+def _masks(e: Emitter, op: Attention, k: Tensor) -> list[Lin]:
+    """What a kernel keeps as its mask: of a window, made additive in every layer, or biases by position and, where they are
+    causal, the condition that they were chosen by.  The kernel reads rows of a multiple of 16 elements."""
+    unit, heads = e.style.compute, float(op.heads)
+    if windowed(e, op):
+        rows, n = score_rows(e, op, k)
+        return [Lin.of("mask", f"{rows}/1", n / heads * unit)]
+    if op.position == "table":
+        condition = [Lin.of("mask", f"{PAIRS[e.rows]}/1", 1.0)] if op.causal else []
+        return [Lin.of("mask", f"{PAIRS[e.rows]}/tp", heads * unit), *condition]
+    if op.position == "zeros" and any(isinstance(other, Attention) and other.extra for other in e.block.ops):
+        return [Lin.of("mask", "SF/tp", heads * unit)]  # the first layer makes them for all
+    columns = ALIGNED * -(-op.window // ALIGNED) * heads * unit
+    if op.position == "window":
+        return [Lin.of("mask", "1/tp", op.window * columns)]
+    return [Lin.of("mask", f"{e.rows}/tp", e.per * columns)] if op.position == "shifted" else []
 
 
-def _masked(e: Emitter, op: Attention, s: Tensor, square: Callable[[float], Lin]) -> Tensor:
-    """Scores scaled, capped (Gemma 2: ``cap * tanh(s / cap)``) and masked; one kernel may do it with the softmax."""
-    st, unit = e.style, s.unit
-    if st.softmax != unit or st.scores == "composite":
-        s = e.tape.node(f"{op.name}.scale", [s], square(unit), unit=unit)
-    if op.softcap:
-        s = e.tape.node(f"{op.name}.tanh", [s], square(unit), unit=unit)
-        e.tape.nodes[-1].saved = (s,) if s.grad else ()
-        s = e.tape.node(f"{op.name}.cap", [s], square(unit), unit=unit)
-    if st.mask:
-        unit = max(unit, st.mask)
-        s = e.tape.node(f"{op.name}.mask", [s], square(unit), passes=True, unit=unit)
-    return s
+def _statistics(e: Emitter, op: Attention, kernel: str) -> Lin:
+    """Log-sum-exp of every query; the memory-efficient kernel rounds queries up to 32 (``attention_forward_generic``), which
+    is known where a sample has a fixed number of them."""
+    if kernel == "efficient" and e.rows == "B":
+        seen = op.window or e.per  # windows of a sample are samples of their own
+        return Lin.of("activations", "B/tp", 4.0 * op.heads * e.per / seen * ROUNDED * -(-seen // ROUNDED))
+    return e.size(op.heads, 4.0, "tp")
 
 
-def _probabilities(e: Emitter, op: Attention, s: Tensor, square: Callable[[float], Lin]) -> Tensor:
-    """Softmax of the scores, in ``softmax`` bytes; composite code makes an fp32 copy of half-precision scores first, and
-    its backward one more tensor of the gradient's size."""
-    st = e.style
-    composite = st.scores == "composite"
-    if composite and st.softmax_copy and s.unit < st.softmax:
-        s = e.tape.node(f"{op.name}.float", [s], square(st.softmax), unit=st.softmax)
-    product = square(st.softmax).as_category("temporaries") if composite else Lin()
-    p = e.tape.node(f"{op.name}.softmax", [s], square(st.softmax), bwork=product, unit=st.softmax)
-    e.tape.nodes[-1].saved = ((s, p) if st.softmax_input and composite else (p,)) if p.grad else ()
-    return p
-
-
-def score_rows(e: Emitter, op: Attention, k: Tensor) -> tuple[str, float]:
-    """Monomial and coefficient of the elements of a score tensor: query rows times keys each of them sees."""
-    keys, per = e.places.get(k, e.home)
-    n = float(op.heads) * e.per
-    if keys == "B":
-        return e.rows, n * (min(per, op.window) if op.window else per)
-    both = {"TT": "TT", "EE": "EE", "TE": "TE", "ET": "TE"}.get(e.rows + keys)
-    return both or {"T": "S", "E": "E"}.get(keys, keys), n
+def _backward_workspace(e: Emitter, op: Attention, kernel: str, q: Tensor) -> Lin:
+    """What the backward kernels accumulate in: flash an fp32 dq and, where heads share keys, dk and dv of every query head
+    (``flash_api.cpp``); the efficient one row sums and, for half precision, an fp32 dq (``kernel_backward.h``)."""
+    query = float(op.heads * op.head_dim)
+    rows = sized(e, q, op.heads, 4.0, "temporaries")
+    if kernel == "flash":
+        shared = op.kv_heads != op.heads and not e.style.gqa_expand
+        expanded = op.heads * (op.head_dim + op.v_dim) * e.style.compute if shared and e.style.composite else 0.0
+        return rows + e.work(query, 4.0, "tp") + e.work(expanded, 1.0, "tp")
+    if kernel == "efficient" and e.style.composite:
+        return rows + (e.work(query, 4.0, "tp") if e.style.compute < 4.0 else Lin())
+    return Lin()
 
 
 @rule(PromptAttention)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretell.arch.operators import Conv, Experts, Head, Linear
+from foretell.arch.operators import Conv, Experts, Head, Linear, Router
 from foretell.cost.linear import Lin
 from foretell.cost.saved import Emitter, cast, rule
 from foretell.cost.tape import Tensor
-from foretell.cost.weights import LOCAL, scales_input
+from foretell.cost.weights import LOCAL, scales_input, unit
 
 
 @rule(Linear)
@@ -32,7 +32,8 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
     if st.sequence_parallel and op.split == "row":
         work = work + e.work(op.d_out, st.compute, "1")
         bwork = bwork + e.work(op.d_out, st.compute, "1")
-    saved = [*([x] if trains else []), *frozen_saves(e, op, x), *cast_weights(e, op, trains)]
+    copies = cast_weights(e, op, trains)
+    saved = [*([x] if trains else []), *frozen_saves(e, op, x), *copies]
     out = e.tape.node(
         op.name,
         [x],
@@ -41,6 +42,7 @@ def linear(e: Emitter, op: Linear, x: Tensor) -> Tensor:
         work=work,
         bwork=bwork,
         wgrad=plan.gradient(op),
+        narrow=narrowed(e, copies),
         trainable=trains,
         unit=inner,
     )
@@ -78,7 +80,7 @@ def frozen_saves(e: Emitter, op: Linear | Head, x: Tensor) -> list[Tensor]:
     return [e.tape.extra(f"{op.name}.weight_copy", Lin.of("weight_copies", f"{rows}/{shard}", copy))]
 
 
-def cast_weights(e: Emitter, op: Linear | Head | Conv | Experts, trains: bool) -> list[Tensor]:
+def cast_weights(e: Emitter, op: Linear | Head | Conv | Experts | Router, trains: bool) -> list[Tensor]:
     """Autocast's compute-format copy of a trained weight: made once, kept for the gradient of the matmul's input, and
     by the autocast cache until the forward pass ends (pytorch ``aten/src/ATen/autocast_mode.cpp`` ``cached_cast``)."""
     st, plan = e.style, e.weights
@@ -92,6 +94,11 @@ def cast_weights(e: Emitter, op: Linear | Head | Conv | Experts, trains: bool) -
         out = Lin.of("weight_copies", LOCAL["tp"], float(op.rows) * op.dim * st.compute)
     e.copies.add(out)
     return [e.tape.extra(f"{op.name}.weight_copy", out)] if out else []
+
+
+def narrowed(e: Emitter, copies: list[Tensor]) -> float:
+    """Share of a weight gradient's bytes that it has at first, where the matmul read a compute-format copy of the weight."""
+    return e.style.compute / unit(e.weights.formats.wgrad) if copies else 0.0
 
 
 def scale_and_bias(e: Emitter, op: Linear | Head, y: Tensor, width: float, shard: str) -> Tensor:

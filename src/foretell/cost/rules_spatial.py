@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from foretell.arch.operators import Conv, Pool, Scan
-from foretell.cost.rules_matmul import cast_weights
+from foretell.cost.linear import Lin
+from foretell.cost.rules_matmul import cast_weights, narrowed
 from foretell.cost.saved import Emitter, cast, rule
 from foretell.cost.tape import Tensor
 
@@ -29,6 +30,7 @@ def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
         e.size(op.c_out, st.compute, shard),
         saved=[*source, *copies] if trains else copies,
         wgrad=e.weights.gradient(op),
+        narrow=narrowed(e, copies),
         trainable=trains,
         unit=st.compute,
     )
@@ -51,19 +53,22 @@ def pool(e: Emitter, op: Pool, *xs: Tensor) -> Tensor:
 @rule(Scan)
 def scan(e: Emitter, op: Scan, *xs: Tensor) -> Tensor:
     """Fused recurrence: keeps its inputs and the chunk states."""
-    stored = float(op.stored)
+    stored, unit, slices = float(op.stored) * 4.0, e.style.compute, Lin()
     if e.style.scan == "eager" and op.kind == "mamba1":
-        # exp(A dt), dt B and the state of every token, in fp32; softplus, convolution and scan results
-        # (transformers models/mamba/modeling_mamba.py selective_scan_fn)
-        stored += 3.0 * op.state + 3.0 * op.d_inner
-    states = e.tape.extra(f"{op.name}.states", e.size(stored, 4.0, "tp"))
+        # exp(A dt), dt B and the state of every token, in fp32; softplus, convolution and scan results; states again in the
+        # model's format (transformers models/mamba/modeling_mamba.py selective_scan_fn)
+        stored += 4.0 * (3.0 * op.state + 3.0 * op.d_inner) + (unit * op.state if unit < 4.0 else 0.0)
+        # a token's gradient is a slice of a whole tensor, added to those of later ones
+        slices = e.size(3.0 * op.state, 4.0, "tp").as_category("temporaries")
+    states = e.tape.extra(f"{op.name}.states", e.size(stored, 1.0, "tp"))
     trains = e.weights.trains(op)
     return e.tape.node(
         op.name,
         list(xs),
-        e.size(op.d_inner, e.style.compute, "tp"),
+        e.size(op.d_inner, unit, "tp"),
         saved=[*xs, states],
         wgrad=e.weights.gradient(op),
+        bwork=slices,
         trainable=trains,
-        unit=e.style.compute,
+        unit=unit,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from foretell.arch.architecture import Block
-from foretell.arch.operators import Attention, Linear, Operator, Parameters
+from foretell.arch.operators import Add, Attention, Linear, Norm, Operator, Parameters, Rope
 from foretell.cost.inner import applies, fuse
 from foretell.cost.linear import Lin
 from foretell.cost.tape import Tape, Tensor
@@ -60,6 +60,10 @@ class Emitter:
     casts: dict[tuple[Tensor, float], Tensor] = field(init=False, default_factory=dict)
     places: dict[Tensor, Place] = field(init=False, default_factory=dict)
     """Rows of each tensor that does not have the block's."""
+    heads_first: set[Tensor] = field(init=False, default_factory=set)
+    """Queries, keys and values laid out heads first, as a batched product reads them."""
+    parts: dict[tuple[str, int], Tensor] = field(init=False, default_factory=dict)
+    """Queries, keys and values of a merged projection, by who reads them (an operator and the place of its input)."""
 
     def __post_init__(self) -> None:
         self.home = place_of(self.block)
@@ -83,6 +87,12 @@ class Emitter:
     def work(self, width: float, unit: float, shard: str, rows: str = "") -> Lin:
         return self.size(width, unit, shard, "temporaries", rows)
 
+    def like(self, t: Tensor, other: Tensor) -> Tensor:
+        """Note that ``t`` has the rows of ``other``; returns ``t``."""
+        if other in self.places:
+            self.places[t] = self.places[other]
+        return t
+
     def outside(self, name: str) -> Tensor:
         """A tensor that another block made (``"skip"``): its bytes are counted there, where it is kept."""
         self.env[name] = Tensor(name, Lin(), self.input_grad, unit=self.style.residual)
@@ -96,6 +106,7 @@ class Emitter:
             ins = [previous] if previous is not None and not op.ins else []
             ins += [self.env.get(name) or self.outside(name) for name in op.ins if name != "x" or name in self.env]
             self.rows, self.per = next((self.places.get(t, self.home) for t in ins if t.size or t.name == "memory"), self.home)
+            ins = [self.parts.get((op.name, n), t) for n, t in enumerate(ins)]
             if not ins and isinstance(op, Linear):  # the sample itself
                 ins = [Tensor("sample", self.size(op.d_in, self.style.residual, "sp"), False, unit=self.style.residual)]
             rule: Callable[..., Tensor] | None = getattr(op, "emit", None)
@@ -108,6 +119,11 @@ class Emitter:
                     previous = out
                 if self.style.frames:
                     local = self._frame(i, local, ins)
+                if self.style.composite and isinstance(op, Linear):
+                    self._divide(op, out)
+        if self.style.frames:  # a residual's summands have names until the layer returns
+            sums = [op for op in self.block.ops if isinstance(op, Add)]
+            self.frame += [self.env[name] for name in (sums[-1].ins if sums else ()) if name in self.env]
         if self.frame:
             self.tape.nodes[-1].extends += tuple(self.frame)
         if previous is None:
@@ -115,6 +131,15 @@ class Emitter:
         if self.style.scan == "fused" and applies(self.block.ops):
             fuse(self.tape, self.env)
         return previous
+
+    def _divide(self, op: Linear, whole: Tensor) -> None:
+        """Let who reads the queries, keys and values of a merged projection read parts of it; their gradients are put side
+        by side in a new tensor."""
+        readers = merged(self.block.ops, op.name)
+        for n, (reader, place, width) in enumerate(readers):
+            size, last = self.size(width, whole.unit, "tp"), n == len(readers) - 1
+            part = self.tape.node(f"{op.name}.{n}", [whole], size, view=True, part=last, unit=whole.unit)
+            self.parts[reader, place] = part
 
     def _frame(self, i: int, local: list[Tensor], ins: list[Tensor]) -> list[Tensor]:
         """Tensors that local variables keep: a module's input from its first matmul to its last."""
@@ -130,14 +155,43 @@ class Emitter:
         return local
 
 
+def merged(ops: tuple[Operator, ...], source: str) -> list[tuple[str, int, float]]:
+    """Who reads queries, keys and values of ``source`` (operator, place of its input, width), where it holds all three."""
+    made = {op.name: op for op in ops}
+    for core in ops:
+        if not isinstance(core, Attention) or len(core.ins) < 3:
+            continue
+        found = []
+        widths = (core.heads * core.head_dim, core.kv_heads * core.head_dim, core.kv_heads * core.v_dim)
+        for place, width in enumerate(widths):
+            reader, at, name = core.name, place, core.ins[place]
+            while isinstance(made.get(name), (Rope, Norm)) and made[name].ins:
+                reader, at, name = name, 0, made[name].ins[0]
+            if name == source:
+                found.append((reader, at, float(width)))
+        if len(found) == len(widths):
+            return found
+    return []
+
+
 def cast(e: Emitter, x: Tensor, unit: float, shard: str, width: float, name: str = "cast") -> Tensor:
     """A copy of ``x`` in ``unit`` bytes per element, or ``x`` itself."""
     if x.unit == unit:
         return x
     if e.style.cast_once and (x, unit) in e.casts:
         return e.casts[x, unit]
-    e.casts[x, unit] = e.tape.node(name, [x], e.size(width, unit, shard), unit=unit)
-    return e.casts[x, unit]
+    rows, per = e.places.get(x, (e.rows, e.per))
+    size = Lin.of("activations", f"{rows}/{shard}", width * unit * per)
+    copy = e.casts[x, unit] = e.like(e.tape.node(name, [x], size, unit=unit), x)
+    if x in e.heads_first:
+        e.heads_first.add(copy)
+    return copy
+
+
+def sized(e: Emitter, t: Tensor, width: float, unit: float, category: str = "activations") -> Lin:
+    """Bytes of a tensor with the rows of ``t``, ``width`` elements a row, divided like the heads."""
+    rows, per = e.places.get(t, (e.rows, e.per))
+    return Lin.of(category, f"{rows}/tp", width * unit * per)
 
 
 RULES: dict[type[Operator], Callable[..., Any]] = {}

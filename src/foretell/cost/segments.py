@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from foretell.arch.architecture import Block
 from foretell.cost.linear import Lin, dominates, total
@@ -45,31 +46,51 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Layers that run after one another, interchangeable as far as memory goes."""
+    """Layers that run after one another."""
 
     layers: tuple[Layer, ...]
     chunk: int
     in_flight: float
+    order: tuple[int, ...] = ()
+    """Which of ``layers`` stands at each place, in forward order."""
+
+    def ends(self, layer: Layer) -> Iterator[tuple[Layer, ...]]:
+        """What stands after the last layer of a kind and, if that is another, after the first."""
+        kind = next(i for i, other in enumerate(self.layers) if other is layer)
+        first, last = self.order.index(kind), len(self.order) - 1 - self.order[::-1].index(kind)
+        for place in dict.fromkeys((last, first)):
+            counts = Counter(self.order[place + 1 :])
+            yield tuple(replace(self.layers[i], count=float(n)) for i, n in counts.items())
 
     @property
     def saved(self) -> Lin:
         """Activations that one micro-batch leaves here."""
-        out = Lin()
-        for layer in self.layers:
-            out.add(layer.memory.saved, layer.count)
-        return out
+        return saved(self.layers)
 
     @property
     def wgrad(self) -> Lin:
         """Weight gradients that autograd makes here."""
-        return total(layer.memory.wgrad * layer.count for layer in self.layers)
+        return wgrad(self.layers)
 
     @property
     def gradients(self) -> Lin:
-        out = Lin()
-        for layer in self.layers:
-            out.add(layer.states.gradients, layer.count)
-        return out
+        """Gradients as states between steps."""
+        return gradients(self.layers)
+
+
+def saved(layers: Iterable[Layer]) -> Lin:
+    """Activations that one micro-batch leaves in these layers."""
+    return total(layer.memory.saved * layer.count for layer in layers)
+
+
+def wgrad(layers: Iterable[Layer]) -> Lin:
+    """Weight gradients that autograd makes in these layers."""
+    return total(layer.memory.wgrad * layer.count for layer in layers)
+
+
+def gradients(layers: Iterable[Layer]) -> Lin:
+    """Gradients of these layers as states between steps."""
+    return total(layer.states.gradients * layer.count for layer in layers)
 
 
 def prune(points: Iterable[Point]) -> tuple[Point, ...]:

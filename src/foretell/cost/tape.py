@@ -36,14 +36,17 @@ class Tape:
         bwork: Lin | None = None,
         wgrad: Lin | None = None,
         view: bool = False,
+        part: bool = False,
         passes: bool = False,
         trainable: bool = False,
         grad_size: Lin | None = None,
         unit: float | None = None,
         extends: Sequence[Tensor] = (),
         inplace: bool = False,
+        narrow: float = 0.0,
     ) -> Tensor:
-        """Record a node with one output of ``size`` bytes (``view``: shares the first input's storage)."""
+        """Record a node with one output of ``size`` bytes (``view``: shares the first input's storage; ``part``: it is a
+        part of it, whose gradient is written into a new one of the whole)."""
         grad = trainable or any(t.grad for t in ins)
         out = Tensor(
             name,
@@ -61,10 +64,11 @@ class Tape:
                 work or Lin(),
                 bwork or Lin(),
                 wgrad or Lin(),
-                passes or view,
+                passes or (view and not part),
                 grad_size,
                 inplace,
                 tuple(extends),
+                narrow,
             )
         )
         return out

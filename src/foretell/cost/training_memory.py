@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import foretell.cost.rules  # noqa: F401  # fills the table of rules
 from foretell.arch.architecture import Architecture, Block
-from foretell.arch.operators import Head
+from foretell.arch.operators import Attention, Head
 from foretell.arch.rewrite import REWRITES, prompt_tuned
 from foretell.cost.evaluate import Basis, Sizes, breakdown, evaluate
 from foretell.cost.folder import Made, StageFolder
@@ -48,7 +48,8 @@ def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
     recipe, par = run.recipe, run.par
     most = saturation(run.schedule, par.pp, par.vpp)
     cap = recipe.grad_accum if most is None else min(recipe.grad_accum, most)
-    key_recipe = replace(recipe, micro_batch=1, seq_len=1, encoder_seq_len=None, grad_accum=cap)
+    bound = exceeded(arch, recipe.seq_len)
+    key_recipe = replace(recipe, micro_batch=1, seq_len=1 + bound, encoder_seq_len=None, grad_accum=cap)
     # only whether a degree is above one decides which terms exist (and what DeepSpeed puts in a sub-group)
     groups = run.sharding == "deepspeed" and par.zero == 3
     key_par = replace(
@@ -61,6 +62,17 @@ def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
         hsdp_replicas=1,
     )
     return _folded(arch, replace(run, recipe=key_recipe, par=key_par))
+
+
+def exceeded(arch: Architecture, tokens: int) -> int:
+    """The widest attention window that a sequence is longer than (0: none), which is all a fold wants to know of its length.
+
+    Windows within a sample (of image patches) bind whatever its length.
+    """
+    windows = (
+        op.window for s in arch.stacks for b in s.blocks if b.stream != "sample" for op in b.ops if isinstance(op, Attention)
+    )
+    return max((w for w in windows if w < tokens), default=0)
 
 
 def matrix_elements(block: Block) -> float:

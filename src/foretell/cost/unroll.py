@@ -75,6 +75,8 @@ class Unroll:
             self.forward(i, self.nodes[i])
         self.discard()
         result.saved = Lin(self.live) - (self.grad_out if options.recompute else Lin())
+        if options.recompute and self.x is not None and self.refs[self.x.storage] == 1:  # kept by the checkpoint alone
+            result.saved.add(self.x.size, -1.0)
         if self.refs.get(self.out.storage, 0) > 0 and not self.out.held:  # the next block counts its input where anybody keeps it
             result.saved.add(self.out.storage.size, -1.0)
         if not options.keep:
@@ -97,8 +99,8 @@ class Unroll:
         """Hold the block's input and what comes from outside (an image, the encoder's output, a parameter)."""
         if self.x is not None:
             self.hold(self.x)
-            if not self.options.keep:
-                self.hold(self.x)  # the checkpoint keeps its input
+            if self.options.recompute or not self.options.keep:
+                self.hold(self.x)  # the checkpoint keeps its input, until its backward has ended
         made = {t for node in self.nodes for t in node.outs}
         for t in self.last_use:
             if t not in made and t is not self.x:
@@ -178,7 +180,7 @@ class Unroll:
         transient = Lin(node.bwork)
         if node.bwork:
             self.log.append(("alloc", node, node.bwork))
-        transient.add(self.weight_gradient(node))
+        transient.add(node.wgrad * node.narrow if node.narrow else self.weight_gradient(node))
         sums = self.input_gradients(node, o, g, size)
         for t, t_size in sums:
             transient.add(t_size)
@@ -192,6 +194,9 @@ class Unroll:
             self.log.append(("free", g, None))
         if not node.inplace:
             self.drop_all(node)
+        if node.narrow and node.wgrad:  # converted: both formats for a moment
+            both = self.weight_gradient(node) + node.wgrad * node.narrow
+            self.result.backward.append(Point("backward", node.name, self.live + both))
 
     def drop_all(self, node: Node) -> None:
         """Drop the tensors that a node kept."""

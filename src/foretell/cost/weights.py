@@ -62,7 +62,7 @@ class WeightPlan:
         if adapter is None:
             if self.optimizer.one_block and isinstance(op, (Embedding, Head)):
                 return False  # BAdam: include_embedding=False, include_lm_head=False
-            return any(True for _ in op.weights())
+            return getattr(op, "trained", True) and any(True for _ in op.weights())
         if isinstance(op, PromptAttention):
             return True
         if adapter.kind in ("ln-tuning", "adapter-v2") and isinstance(op, Norm):

@@ -56,6 +56,8 @@ def framework_of(row: Mapping[str, Any]) -> str:
         return "fsdp-qlora"
     if name == "other":
         text = f"{software.get('name', '')} {software.get('version', '')}".lower()
+        if "measure_memory.py" in text:  # tools/measure_memory.py: its loop keeps the loss alone
+            return "hf-trainer"
         if "peft" in text or "transformers" in text:
             return "peft"
         if "torchrun_main.py" in text:  # GaLore's pre-training script: keeps the loss alone, as the Trainer does
@@ -160,6 +162,13 @@ def _recompute(r: _Row) -> Recompute:
     return Recompute(given["mode"], given.get("scope"), every, tuple(given.get("modules", ())))
 
 
+def _attention(r: _Row) -> str | None:
+    """The kernel; fitcheck's measure.py pins SDPA to the memory-efficient one and repeats keys and values for it."""
+    given: str | None = r.training.get("attention")
+    pinned = given == "sdpa" and str(r.row["software"].get("name", "")).startswith("fitcheck")
+    return "mem-efficient" if pinned else given
+
+
 def _recipe(r: _Row) -> TrainingRecipe:
     """All that the row says about the recipe."""
     t, kinds = r.training, _formats(r)
@@ -180,7 +189,7 @@ def _recipe(r: _Row) -> TrainingRecipe:
         optimizer=t.get("optimizer", "adamw"),
         optimizer_impl=t.get("optimizer_impl"),
         recompute=_recompute(r),
-        attention=t.get("attention"),
+        attention=_attention(r),
         loss=t.get("loss"),
         compile=bool(t.get("compile", False)),
         dropout=t.get("dropout"),

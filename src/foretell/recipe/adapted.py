@@ -20,7 +20,7 @@ _ATTENTION = {
     "flash": "flash",
     "flex": "flash",
     "mem-efficient": "efficient",
-    "sdpa": "flash",
+    "sdpa": "sdpa",
     "te": "te",
 }
 """Style by the name a user gives."""
@@ -92,7 +92,7 @@ def _attention(recipe: TrainingRecipe, style: Style) -> Changes:
     if given not in _ATTENTION:
         raise InputError("is not a known implementation", field="attention", value=given, allowed=sorted(_ATTENTION))
     found = _ATTENTION[given]
-    return {"attention": "te" if style.attention == "te" and found == "flash" else found}
+    return {"attention": "te" if style.attention == "te" and found in ("flash", "sdpa") else found}
 
 
 def _loss(recipe: TrainingRecipe, profile: Profile) -> Changes:

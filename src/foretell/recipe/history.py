@@ -80,6 +80,15 @@ HISTORY = (
         until="2024-10-24",
         style=(("logits_shift", True),),
     ),
+    *(
+        Change(
+            name,
+            "huggingface/transformers#39412 (4.54): before, keys and values were repeated for SDPA",
+            until="2025-07-25",
+            style=(("gqa_expand", True),),
+        )
+        for name in ("peft", "fsdp-qlora", "fsdp1", "fsdp2", "deepspeed", "hf-trainer")
+    ),
     Change(
         "torchtitan",
         "pytorch/torchtitan e29b6b4d4: logits freed before the backward pass, fp32 cast moved into the loss",

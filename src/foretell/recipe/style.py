@@ -12,7 +12,7 @@ from typing import Literal
 NormStyle = Literal["eager", "fused"]
 GateStyle = Literal["eager", "fused"]
 RopeStyle = Literal["eager", "fused", "inplace", "complex", "composite"]
-AttentionStyle = Literal["eager", "flash", "efficient", "te"]
+AttentionStyle = Literal["eager", "flash", "efficient", "sdpa", "te"]
 LossStyle = Literal[
     "hf",
     "eager",
@@ -68,7 +68,8 @@ class Style:
     rope: RopeStyle = "eager"
     """composite: the two products of transformers' ``apply_rotary_pos_emb``, with tables in the stream's format."""
     attention: AttentionStyle = "flash"
-    """Kernel: FlashAttention, PyTorch's memory-efficient one, Transformer Engine's, or (eager) scores written out."""
+    """Kernel: FlashAttention, PyTorch's memory-efficient one, the one that PyTorch chooses (sdpa), Transformer Engine's, or
+    (eager) scores written out."""
     attention_dropout: float | None = None
     """Overrides the dropout probability of attention's (None: the model's own)."""
     slices: Literal["view", "copy"] = "view"
@@ -116,6 +117,8 @@ class Style:
     """The model's own code returns fp32 logits, so that a compiled loss reads those."""
     logits_carried: bool = False
     """The training loop's variable still holds the previous micro-batch's logits while the next forward runs."""
+    outputs_float: bool = False
+    """Under autocast the model's outputs are converted to fp32 once its loss is there (accelerate ``ConvertOutputsToFp32``)."""
     loss_compiled: bool = False
     """A chunked loss is compiled: it keeps its chunk of logits instead of fp32 log-probabilities."""
     chunked_head: bool = False
@@ -169,3 +172,8 @@ class Style:
     """... and the absolute values of float8 weights (row-wise scaling)."""
     sac_opaque: float = 0.0
     """Share of the layers, from the first, whose matmuls are opaque to the list (NVFP4), so that none is kept."""
+
+    @property
+    def composite(self) -> bool:
+        """Whether the model's code is transformers', whose ways operators know (``written``, ``joined``, ``narrow`` ...)."""
+        return self.rope == "composite"

@@ -9,6 +9,7 @@ classifier for image encoders, the model itself for dual encoders and towers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from foretell.arch.architecture import Architecture, Block, Stack, Stream
 from foretell.arch.builders import norm, residual
@@ -48,6 +49,7 @@ def mha(
     memory_dim: int | None = None,
     extra: tuple[Weight, ...] = (),
     fused: bool = True,
+    position: Literal["", "table", "zeros", "window", "shifted"] = "",
     dropout: float = 0.0,
     prefix: str = "",
 ) -> list[Operator]:
@@ -106,6 +108,7 @@ def mha(
             memory="cross" if memory else "self",
             extra=extra,
             fused=fused,
+            position=position,
             dropout=dropout,
         )
     )
@@ -232,7 +235,7 @@ def widened(cfg: Config, key: str, default: float, hidden: int) -> int:
 
 def classifier(name: str, dim: int, rows: int, *, bias: bool = True) -> Head:
     """A classification layer."""
-    return Head(name=name, dim=dim, rows=rows, bias=bias)
+    return Head(name=name, dim=dim, rows=rows, bias=bias, direct=True)
 
 
 def single(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from foretell.arch.architecture import Architecture
 from foretell.arch.builders import PLACES, attention, layer, mlp
@@ -255,6 +255,7 @@ def embed_dropout(cfg: Config, hidden: int, *keys: str) -> list[Operator]:
     return [Dropout(name="embed_drop", features=hidden, p=p)] if p else []
 
 
-def learned_positions(rows: int, hidden: int) -> list[Operator]:
-    """A learned position table added to the token embeddings."""
-    return [Parameters(name="positions", shapes=((rows, hidden),), role="embedding")]
+def learned_positions(rows: int, hidden: int, *, by_token: bool = False) -> list[Operator]:
+    """A learned position table added to the token embeddings; ``by_token``: each sample counts its own positions."""
+    indices: tuple[Literal["position", "token"], ...] = ("token",) if by_token else ("position",)
+    return [Parameters(name="positions", shapes=((rows, hidden),), role="embedding", indices=indices)]

@@ -10,6 +10,7 @@ from typing import TypeVar
 from foretell.arch.architecture import Architecture
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._index import MODULES
+from foretell.arch.readers._written import as_written
 from foretell.errors import InputError
 
 Reader = Callable[[Config], Architecture]
@@ -36,7 +37,8 @@ def find_reader(model_type: str) -> Reader | None:
         import_module(f"foretell.arch.readers.{MODULES[model_type]}")
     if model_type not in _READERS and model_type:
         load_plugins()
-    return _READERS.get(model_type)
+    found = _READERS.get(model_type)
+    return None if found is None else lambda cfg: as_written(found(cfg), cfg)
 
 
 @lru_cache(maxsize=1)

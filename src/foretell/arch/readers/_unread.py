@@ -19,6 +19,7 @@ _HARMLESS = re.compile(
 """... and those of them that do not."""
 _ACTIVATIONS = frozenset(
     [
+        "bloom_gelu",
         "gelu",
         "gelu_10",
         "gelu_accurate",

@@ -9,6 +9,7 @@ Source: transformers 5.24.0 ``modeling_bart``, ``modeling_mbart``, ``modeling_ma
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from foretell.arch.architecture import Architecture, Stack, Stream
 from foretell.arch.builders import norm
@@ -44,10 +45,17 @@ def bart(cfg: Config) -> Architecture:
     shared = cfg.bool("share_encoder_decoder_embeddings", True) if family == "marian" else True
     target = vocab if shared else cfg.check_int("decoder_vocab_size", cfg.raw.get("decoder_vocab_size") or vocab, 1)
 
-    def embed(n: int, tie: bool) -> list[Operator]:
+    def embed(n: int, tie: bool, looked: Literal["position", "token"]) -> list[Operator]:
+        positions = Parameters(
+            name="pos_embed",
+            shapes=((rows + 2 if learned else rows, hidden),),
+            role="embedding",
+            trained=learned,
+            indices=(looked,) if learned else (),
+        )
         ops: list[Operator] = [
             Embedding(name="embed_tokens", rows=n, dim=hidden, tied=tie),
-            Parameters(name="pos_embed", shapes=((rows + 2 if learned else rows, hidden),), role="embedding"),
+            positions,
             Add(name="pos_add", ins=("embed_tokens", "pos_embed"), features=hidden),
         ]
         if learned:
@@ -60,7 +68,7 @@ def bart(cfg: Config) -> Architecture:
     head_dim = cfg.divides("decoder_attention_heads", hidden, heads)
     ffn = cfg.int("decoder_ffn_dim", low=1)
     stacks = [
-        once("encoder_embed", embed(vocab, shared and tied), width=0, stream="encoder"),
+        once("encoder_embed", embed(vocab, shared and tied, "token"), width=0, stream="encoder"),
         layers(
             "encoder",
             _layer(cfg, hidden, encoder_heads, cfg.int("encoder_ffn_dim", low=1), False, pre),
@@ -86,7 +94,7 @@ def bart(cfg: Config) -> Architecture:
             Act(name="dense_act", fn="tanh", features=hidden, split=False),
             classifier("out_proj", hidden, n),
         ]
-    body = embed(target, False)
+    body = embed(target, False, "position")
     if not tied and shared:
         extra = Parameters(name="shared_table", shapes=((vocab, hidden),), shard="tp", role="embedding")
         body.append(extra)

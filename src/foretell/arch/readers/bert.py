@@ -9,6 +9,7 @@ Source: transformers 5.24.0 ``modeling_bert``, ``modeling_roberta``, ``modeling_
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from foretell.arch.architecture import Architecture, Block, Stack
 from foretell.arch.builders import norm
@@ -50,10 +51,15 @@ def bert(cfg: Config) -> Architecture:
     fn = cfg.str("activation" if distil else "hidden_act", "gelu")
     tied = cfg.bool("tie_word_embeddings", True)
 
+    looked: tuple[Literal["position", "token"], ...] = ("position",)
+    if family in _ROBERTA:
+        looked = "token", "token"
+    elif distil:
+        looked = ()  # a buffer's rows are not copied
     table = [(rows, narrow)] if distil else [(rows, narrow), (cfg.int("type_vocab_size", low=0), narrow)]
     embed: list[Operator] = [
         Embedding(name="embed_tokens", rows=vocab, dim=narrow),
-        Parameters(name="tables", shapes=tuple(table), role="embedding"),
+        Parameters(name="tables", shapes=tuple(table), role="embedding", indices=looked),
         Add(name="embed_add", ins=("embed_tokens", "tables"), features=narrow),
         norm("embed_norm", narrow, "layer", bias=True),
     ]
@@ -64,7 +70,7 @@ def bert(cfg: Config) -> Architecture:
 
     layer = post_norm(
         [
-            (lambda x: mha(x, hidden=hidden, heads=heads, dropout=attn_drop), drop),
+            (lambda x: mha(x, hidden=hidden, heads=heads, dropout=attn_drop), 0.0 if distil else drop),
             (lambda x: ffn2(x, hidden=hidden, ffn=ffn, fn=fn), drop),
         ],
         hidden=hidden,
@@ -160,4 +166,7 @@ def _classifier(cfg: Config, family: str, kind: str, hidden: int) -> list[Operat
         raise cfg.error("architectures", named, "another class", "its summary head is not read")
     rows = 1 if kind == "ForMultipleChoice" else labels(cfg)
     fn = {"electra": "gelu", "distilbert": "relu"}.get(family, "tanh")
-    return [*_pooler(hidden, fn), classifier("classifier", hidden, rows)]
+    key = "seq_classif_dropout" if family == "distilbert" else "classifier_dropout"
+    p = cfg.float(key if cfg.has(key) else "hidden_dropout_prob", 0.1)
+    drop: list[Operator] = [Dropout(name="classifier_drop", features=hidden, p=p)] if p else []
+    return [*_pooler(hidden, fn), *drop, classifier("classifier", hidden, rows)]

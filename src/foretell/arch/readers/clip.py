@@ -118,6 +118,7 @@ def text_model(cfg: Config) -> Architecture:
     )
     head: list[Operator] = [norm("final_norm", hidden, "layer", bias=True, ins="x")]
     if not clip:
+        head.append(Pool(name="last", features=hidden, positions=1, kind="view"))
         head.append(
             Linear(
                 name="text_head",
@@ -127,6 +128,7 @@ def text_model(cfg: Config) -> Architecture:
             )
         )
     elif kind == "ModelWithProjection":
+        head.append(Pool(name="end_of_text", features=hidden, positions=1))
         head.append(Linear(name="text_projection", d_in=hidden, d_out=cfg.int("projection_dim", low=1)))
     embed = (
         Embedding(name="embed_tokens", rows=vocab, dim=hidden),
@@ -168,6 +170,7 @@ def dual(cfg: Config) -> Architecture:
         dim = cfg.int("projection_dim", low=1)
         projection = [Linear(name="visual_projection", ins=("x",), d_in=parts.hidden, d_out=dim)]
         towers.append(tower("projection", projection, 1, width=parts.hidden, positions=1, label="projection"))
+        tail.append(Pool(name="end_of_text", features=text.hidden, positions=1))
         tail.append(Linear(name="text_projection", d_in=text.hidden, d_out=dim))
         tail.append(Parameters(name="logit_scale", shapes=((),)))
     else:

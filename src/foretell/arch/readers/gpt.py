@@ -153,7 +153,7 @@ def alibi(cfg: Config) -> Architecture:
     """BLOOM and MPT: ALiBi positions, scores always stored (their code has the eager form only)."""
     size = _even(cfg, sizes(cfg))
     if cfg.model_type == "bloom":
-        style = replace(_NEOX, qkv_bias=True, o_bias=True, rotary=0.0, eager=True)
+        style = replace(_NEOX, qkv_bias=True, o_bias=True, rotary=0.0, eager=True, act="bloom_gelu")
         embed: list[Operator] = [Norm(name="embed_norm", dim=size.hidden, kind="layer", bias=True)]
         ffn = 4 * size.hidden
     else:
@@ -190,7 +190,7 @@ def opt(cfg: Config) -> Architecture:
     final: list[Operator] = []
     if narrow != size.hidden:
         embed.append(Linear(name="project_in", d_in=narrow, d_out=size.hidden))
-    embed += learned_positions(cfg.int("max_position_embeddings", low=1) + 2, size.hidden)
+    embed += learned_positions(cfg.int("max_position_embeddings", low=1) + 2, size.hidden, by_token=True)
     if before and not cfg.bool("_remove_final_layer_norm", False):
         final.append(replace(kind, name="norm", dim=size.hidden))
     if narrow != size.hidden:

@@ -10,6 +10,7 @@ from foretell.arch.architecture import Architecture, Stack
 from foretell.arch.builders import norm
 from foretell.arch.operators import Add, Conv, Linear, Operator, Parameters, Pool, Weight
 from foretell.arch.readers._config import Config
+from foretell.arch.readers._decoder import stack
 from foretell.arch.readers._encoder import classifier, ffn2, labels, mha, pre_norm, single, task, widened
 from foretell.arch.readers._registry import reader
 from foretell.arch.readers._vision import grid, patches, tower
@@ -44,24 +45,19 @@ def swin(cfg: Config) -> Architecture:
         width, n = dim * 2**i, heads[i]
         cfg.divides("num_heads", width, n)
         table = (Weight("relative_position_bias_table", ((2 * window - 1) ** 2, n)),)
-        parts = [
-            (
-                lambda x, width=width, n=n, table=table: mha(  # type: ignore[misc]
-                    x,
-                    hidden=width,
-                    heads=n,
-                    bias=bias,
-                    o_bias=True,
-                    window=window * window,
-                    extra=table,
-                    dropout=attn_drop,
-                ),
-                drop,
-            ),
-            (lambda x, width=width: ffn2(x, hidden=width, ffn=widened(cfg, "mlp_ratio", 4.0, width), fn=fn), drop),
-        ]
-        layer = pre_norm(parts, hidden=width)
-        stacks.append(tower(f"stage{i + 1}", layer, depth, width=width, positions=h * w))
+
+        def layer(kind: str, width: int = width, n: int = n, table: tuple[Weight, ...] = table) -> list[Operator]:
+            def attend(x: str) -> list[Operator]:
+                core = {"window": window * window, "extra": table, "dropout": attn_drop, "position": kind}
+                return mha(x, hidden=width, heads=n, bias=bias, o_bias=True, **core)
+
+            def feed(x: str) -> list[Operator]:
+                return ffn2(x, hidden=width, ffn=widened(cfg, "mlp_ratio", 4.0, width), fn=fn)
+
+            return pre_norm([(attend, drop), (feed, drop)], hidden=width)
+
+        kinds = ["shifted" if j % 2 and min(h, w) > window else "window" for j in range(depth)]
+        stacks.append(stack(f"stage{i + 1}", kinds, layer, width=width, stream="sample", positions=h * w))
         if i < len(depths) - 1:
             rows = h * w
             h, w = (h + 1) // 2, (w + 1) // 2

@@ -119,6 +119,7 @@ def _stack(cfg: Config, name: str, depth: int, decoder: bool, stream: Stream) ->
                 bias=False,
                 causal=decoder,
                 extra=table,
+                position="table",
                 dropout=drop,
             )
 
@@ -130,6 +131,7 @@ def _stack(cfg: Config, name: str, depth: int, decoder: bool, stream: Stream) ->
                 head_dim=head_dim,
                 bias=False,
                 memory="memory",
+                position="zeros",
                 prefix="cross_",
                 dropout=drop,
             )

@@ -53,9 +53,11 @@ def vit(cfg: Config) -> Architecture:
     distance = (2 * gh - 1) * (2 * gw - 1) + 3
     shared_bias = family == "beit" and cfg.bool("use_shared_relative_position_bias", False)
 
-    tokens = ((hidden,),) * (extra_tokens + (1 if mask_token else 0))
+    unread = mask_token and not masked  # a mask token that nothing replaces a patch with
+    tokens = ((hidden,),) * (extra_tokens + (1 if mask_token and masked else 0))
     embed: list[Operator] = [
         patches("patch_embed", cfg, channels=cfg.int("num_channels", low=1), hidden=hidden, positions=gh * gw),
+        *([Parameters(name="mask_token", shapes=((hidden,),), trained=False)] if unread else []),
         Parameters(name="special_tokens", shapes=tokens),
         Pool(name="tokens", ins=("patch_embed", "special_tokens"), features=hidden, positions=rows),
     ]

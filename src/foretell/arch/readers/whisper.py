@@ -56,7 +56,7 @@ def whisper(cfg: Config) -> Architecture:
         Act(name="act1", fn="gelu", features=hidden),
         Conv(name="conv2", c_in=hidden, c_out=hidden, kernel=(3,), positions=frames),
         Act(name="act2", fn="gelu", features=hidden),
-        Parameters(name="pos_embed", shapes=((frames, hidden),), role="embedding"),
+        Parameters(name="pos_embed", shapes=((frames, hidden),), role="embedding", trained=False),
         Add(name="pos_add", ins=("act2", "pos_embed"), features=hidden),
     ]
     if drop:
@@ -98,7 +98,7 @@ def whisper(cfg: Config) -> Architecture:
     stacks.append(layers("decoder", decoder, cfg.int("decoder_layers", low=1), width=hidden))
     embed: list[Operator] = [
         Embedding(name="embed_tokens", rows=vocab, dim=hidden),
-        Parameters(name="pos_embed", shapes=((targets, hidden),), role="embedding"),
+        Parameters(name="pos_embed", shapes=((targets, hidden),), role="embedding", indices=("token",)),
         Add(name="pos_add", ins=("embed_tokens", "pos_embed"), features=hidden),
     ]
     if drop:
