@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 
 from foretell import __version__
-from foretell.cli import _app, catalog, fit, validate
+from foretell.cli import _app, catalog, fit, trace, validate
 
+TRACE_FLAGS = """
+--alloc-conf --allow-uncertain --attention --chrome --clip --compare --density --device --evaluate --experts --full --gpu --gpus
+--grad-accum --headroom --image-size --json --lora-rank --lora-targets --memory-limit --micro-batch --model --optimizer --plot
+--precision --quantization --quiet --recompute --recording --save --sdpa --seq-len --sharding --skew --snapshot --steps
+--time-limit
+"""
 FIT_FLAGS = """
 --allow-uncertain --attention --compile --cp --double-quant --dp --dropout --encoder-seq-len --ep --etp
 --expandable-segments --framework --global-batch --gpu --gpus --gpus-per-node --grad-accum --headroom
@@ -35,7 +41,8 @@ def test_the_flags_are_frozen() -> None:
     assert flags(validate.command) == ["--data", "--json", "--max-mape", "--quiet"]
     assert flags(catalog.command.commands["list"]) == ["--json", "--quiet"]
     assert flags(catalog.command.commands["show"]) == ["--json", "--kind", "--quiet"]
-    assert list(_app.Group.lazy) == ["fit", "catalog", "validate"]
+    assert flags(trace.command) == sorted(TRACE_FLAGS.split())
+    assert list(_app.Group.lazy) == ["fit", "trace", "catalog", "validate"]
 
 
 VERBS: dict[str, Any] = {
