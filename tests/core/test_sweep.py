@@ -86,6 +86,20 @@ def test_experts_one_by_one_equal_vectorised() -> None:
         agree(model, table.row(index), list(axes))
 
 
+def test_attention_windows_split_the_rows() -> None:
+    model = small(model_type="gemma3_text", sliding_window=1000, head_dim=32)
+    axes: dict[str, Any] = {
+        "framework": "hf-trainer",
+        "precision": ["bf16", "fp32"],
+        "seq_len": [500, 1000, 1001, 4096],
+        "batch_size": [1, 4],
+        "gradient_accumulation_steps": 1,
+    }
+    table = MODEL.sweep(model, "h100", **axes)
+    for index in range(len(table)):
+        agree(model, table.row(index), list(axes))
+
+
 def test_reasons_say_what_is_wrong() -> None:
     table = MODEL.sweep(small(), "h100", batch_size=[8, 9], dp_size=8, tp_size=[1, 3], zero_stage=[0, 1])
     by_reason = {str(reason): int((table["reason"] == reason).sum()) for reason in np.unique(table["reason"])}

@@ -158,12 +158,13 @@ WHOLE = ("half-sdpa", "mixed-eager", "single-full")
 OTHER = ("half-full", "mixed-sdpa", "single")
 EAGER = ("half-eager", "mixed-eager", "single-full")
 PLAIN = ("mixed-sdpa", "single")
-"""... of models that cannot checkpoint their layers, or checkpoint others than the fold does."""
+"""... of models that cannot checkpoint their layers."""
 OF_MODEL: dict[str, tuple[str, ...]] = {
     "llama": ALL, "gpt2": ALL,
     **dict.fromkeys(("mistral", "qwen3", "gpt-neox", "stablelm", "glm", "roberta", "dinov2", "t5", "mixtral"), OTHER),
     **dict.fromkeys(("gemma2", "bloom", "gpt-oss", "bert"), EAGER),
-    **dict.fromkeys(("resnet", "convnext", "swin", "unet", "mamba"), PLAIN),
+    **dict.fromkeys(("resnet", "convnext", "mamba"), PLAIN),
+    **dict.fromkeys(("swin", "unet"), (*PLAIN, "single-full")),
     **dict.fromkeys(("clip", "whisper"), ("half-sdpa", "single-full")),
     "falcon": ("half-sdpa", "mixed-eager", "mixed-sdpa"),
 }  # fmt: skip
@@ -232,6 +233,8 @@ KNOWN: dict[str, Known] = {
     "clip/half-sdpa": Known(_CONTRAST, saved=-1008),
     "clip/single-full": Known(_CONTRAST, saved=-3056),
     "unet/mixed-sdpa": Known(_UNET, saved=-44160),
+    "swin/single-full": Known("stages are checkpointed, the fold checkpoints layers", saved=1914528),
+    "unet/single-full": Known("inner blocks are checkpointed, the fold checkpoints stages", saved=-5053824, peak=-0.030),
     "unet/single": Known(_UNET, saved=-133248),
     "llama-3-8b/real": Known("labels of a batch of one are no copy when they are shifted", saved=-8),
 }

@@ -65,14 +65,14 @@ def fold_run(arch: Architecture, run: Run) -> tuple[StageFold, ...]:
 
 
 def exceeded(arch: Architecture, tokens: int) -> int:
-    """The widest attention window that a sequence is longer than (0: none), which is all a fold wants to know of its length.
+    """The widest attention window that a sequence is longer than (0: none), which is all a fold wants to know of its length."""
+    return max((w for w in windows(arch) if w < tokens), default=0)
 
-    Windows within a sample (of image patches) bind whatever its length.
-    """
-    windows = (
-        op.window for s in arch.stacks for b in s.blocks if b.stream != "sample" for op in b.ops if isinstance(op, Attention)
-    )
-    return max((w for w in windows if w < tokens), default=0)
+
+def windows(arch: Architecture) -> tuple[int, ...]:
+    """Attention windows of a model in tokens, narrow to wide; those within a sample (of image patches) always bind."""
+    blocks = [b for s in arch.stacks for b in s.blocks if b.stream != "sample"]
+    return tuple(sorted({op.window for b in blocks for op in b.ops if isinstance(op, Attention) and op.window}))
 
 
 def matrix_elements(block: Block) -> float:
@@ -184,4 +184,4 @@ def worst(stage_memory: list[StageMemory]) -> StageMemory:
     return max(stage_memory, key=lambda s: s.peak.bytes)
 
 
-__all__ = ["Level", "StageMemory", "fold_run", "listed_parts", "sizes_of", "training_memory", "worst"]
+__all__ = ["Level", "StageMemory", "fold_run", "listed_parts", "sizes_of", "training_memory", "windows", "worst"]

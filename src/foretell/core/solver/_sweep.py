@@ -26,6 +26,7 @@ from foretell.core.solver._table import Table
 from foretell.cost.evaluate import Basis, Sizes
 from foretell.cost.overheads import available_bytes
 from foretell.cost.pipeline import saturation
+from foretell.cost.training_memory import windows
 from foretell.errors import InputError
 from foretell.machine.hardware import HardwareNode, load_hardware
 from foretell.recipe.resolve import Run
@@ -78,6 +79,7 @@ class _Sweep:
         self.headroom = 0.1
         self.explicit = ("seq_len",) if "seq_len" in axes else ()
         self.available = float(available_bytes(device))
+        self.windows = windows(self.arch)
         self.reasons = ["", "does not fit", _WHOLE, *(check.reason for check in CHECKS)]
         self.kinds: dict[int, _Kind] = {}
         self.groups: dict[tuple[int, int], Group | int] = {}
@@ -110,14 +112,15 @@ class _Sweep:
         return _Kind(settings, run, facts, "", limit or _NO_LIMIT)
 
     def _sizes_of_one(self, settings: Mapping[str, Any], flags: int, accum: int = 1) -> dict[str, Any]:
-        """Return sizes that stand for all with the same degrees above one (bits of `flags`)."""
+        """Return sizes that stand for all with the same degrees above one and attention windows exceeded (`flags`)."""
         dp, tp, cp, ep, etp = (1 + (flags >> i & 1) for i in range(5))
         vision = settings["seq_len"] == 1
+        bounds = (0, *self.windows) if self.windows else (4095,)
         return {
             "batch_size": dp * accum,
             "micro_batch": None,
             "gradient_accumulation_steps": accum,
-            "seq_len": 1 if vision else 4096,
+            "seq_len": 1 if vision else 1 + bounds[flags >> 5],
             "dp_size": dp,
             "tp_size": tp,
             "cp_size": cp,
@@ -126,7 +129,7 @@ class _Sweep:
         }
 
     def group(self, code: int, key: int) -> Group | int:
-        """Return the group of a kind and a key (degrees above one, micro-batches), or the code of a reason."""
+        """Return the group of a kind and a key (see `_rows_of_kind`), or the code of a reason."""
         found = self.groups.get((code, key))
         if found is None:
             found = self.groups[code, key] = self._group(code, key)
@@ -134,7 +137,7 @@ class _Sweep:
 
     def _group(self, code: int, key: int) -> Group | int:
         kind = self.kind(code)
-        accum, flags = key >> 5, key & 31
+        accum, flags = divmod(key, 32 * (1 + len(self.windows)))
         try:
             recipe, par = build({**kind.settings, **self._sizes_of_one(kind.settings, flags, accum)})
             run, _ = completed(self.arch, recipe, par, explicit=self.explicit)
@@ -202,7 +205,8 @@ class _Sweep:
             return
         sizes = sizes.take(good)
         rows = rows[good]
-        key = np.minimum(sizes.accum, kind.limit) << 5
+        key = np.minimum(sizes.accum, kind.limit) * (1 + len(self.windows))
+        key = key + np.searchsorted(self.windows, sizes.seq_len) << 5
         for bit, values in enumerate((sizes.dp, sizes.tp, sizes.cp, sizes.ep, sizes.etp)):
             key |= (values > 1).astype(np.int64) << bit
         order = np.argsort(key, kind="stable")
