@@ -9,6 +9,7 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
+from foretell.core._verdict import fits_and_fails, verdict_of
 from foretell.cost.allocator import AllocatorSettings
 from foretell.cost.overheads import Regime, available_bytes, communicator_bytes, context_bytes, interval, p_oom
 from foretell.machine.hardware import HardwareNode
@@ -16,7 +17,7 @@ from foretell.trace.events import CATEGORIES, Recording
 from foretell.trace.levels import category_levels, owners, phase_at, stretches
 from foretell.trace.replay import Replay, replay, required_capacity
 
-__all__ = ["OWNERS", "answer", "spread", "verdict_of"]
+__all__ = ["OWNERS", "answer", "spread"]
 
 OWNERS = 12
 """Owners of the peak that an answer names."""
@@ -61,12 +62,13 @@ def answer(
     tight = reserved + outside > (1 - headroom) * available
     search = tight and len(recording.order) <= SEARCHED
     needed = required_capacity(recording, settings, total=total) if search else reserved
-    level = _level(recording)
-    sure = spread(level)
+    sure = spread(_compiled("process", recording))
     whole = round(reserved + outside)
     least = None if needed is None else round(needed + outside)
     low, high = (round(x) for x in interval(whole, sure))
-    verdict = verdict_of(whole, least, (low, high), available, headroom, sure)
+    fits, _ = fits_and_fails(whole, sure, available, headroom)
+    fails = least is None or fits_and_fails(least, sure, available, headroom)[1]  # also by giving cached memory back
+    verdict = verdict_of(fits, fails)
     limited = None
     if verdict != "fits" and whole > available:
         limited = replay(recording, settings, capacity=max(0, round(available - outside)), total=total)
@@ -100,25 +102,8 @@ def answer(
     }, played
 
 
-def verdict_of(whole: int, least: int | None, sure: tuple[int, int], available: int, headroom: float, errors: Regime) -> str:
-    """Return ``fits``, ``does_not_fit`` or ``uncertain``.
-
-    It fits where the total leaves the headroom free and the interval's upper end is within what is available.  It does not where
-    even the least memory with which the run survives, at the lower end of its interval, is more than there is.
-    """
-    if whole + headroom * available <= available and sure[1] <= available:
-        return "fits"
-    if least is None or interval(least, errors)[0] > available:
-        return "does_not_fit"
-    return "uncertain"
-
-
 def _compiled(level: str, recording: Recording) -> str:
     return "compiled" if any(str(k).startswith(COMPILED) for k in recording.about.get("policies", {})) else level
-
-
-def _level(recording: Recording) -> str:
-    return _compiled("process", recording)
 
 
 def _place(recording: Recording, index: int) -> dict[str, Any]:

@@ -25,7 +25,6 @@ class Loop:
         """Take a job whose model is built; everything of the model becomes known to the recorder."""
         self.job, self.recorder = job, recorder
         self.step = self.micro = self.depth = 0
-        self.optimizers: list[Any] = []
         recorder.places.learn(job.model)
         self.mark_model()
         self.scaler: Any = None
@@ -77,9 +76,8 @@ class Loop:
         if self.recorder.phases[-1].name in ("other", "optimizer"):
             self.recorder.phase("forward", self.step, self.micro)
 
-    def _step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _step_begins(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self.recorder.phase("optimizer", self.step, 0)
-        self.optimizers = [*self.optimizers, optimizer] if optimizer not in self.optimizers else self.optimizers
 
     def _step_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         for state in optimizer.state.values():
@@ -136,7 +134,7 @@ class Loop:
         device = self.recorder.device
         cast = torch.autocast(device, dtype=getattr(torch, job.autocast)) if job.autocast else contextlib.nullcontext()
         with cast:
-            loss = check_loss((job.loss or loss_of)(job.model, batch))
+            loss = loss_of(job.model, batch) if job.loss is None else check_loss(job.loss(job.model, batch))
         if job.accumulate > 1:
             loss = loss / job.accumulate
         return loss

@@ -135,15 +135,16 @@ class Traced:
         if self.here.attention is not None:
             self.here.attention.used.clear()
         policies = Policies(settings.skew, settings.density)
+        number = _Numbers(streams)
         work = None
         if settings.workspaces and settings.device == "cuda":
-            work = Workspaces(settings.gpu.capability, lambda: streams.current().stream_id)
+            work = Workspaces(settings.gpu.capability, number)
         recorder = Recorder(
             settings.device,
             fake=settings.fake,
             policies=policies,
             workspace=work,
-            stream=_Numbers(streams),
+            stream=number,
             limit=settings.limit,
         )
         recorder.on_progress = self.on_progress
