@@ -1,0 +1,90 @@
+"""The few functions that formulas need besides ``+ - * /``, for Python numbers and NumPy arrays alike.
+
+NumPy is imported only where an array comes in: a single answer never pays for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+__all__ = ["Value", "ceil", "exp", "log2", "maximum", "minimum", "power", "where"]
+
+Value = Any
+"""A number, or an array of numbers broadcast against the others."""
+
+
+def is_array(*values: Value) -> bool:
+    """Whether any of the values is a NumPy array.
+
+    >>> is_array(1.0, 2)
+    False
+    """
+    return any(hasattr(value, "dtype") for value in values)
+
+
+def maximum(a: Value, b: Value) -> Value:
+    """Larger of two, elementwise."""
+    if is_array(a, b):
+        import numpy as np  # noqa: PLC0415  # 0.1 s, for sweeps only
+
+        return np.maximum(a, b)
+    return max(a, b)
+
+
+def minimum(a: Value, b: Value) -> Value:
+    """Smaller of two, elementwise."""
+    if is_array(a, b):
+        import numpy as np  # noqa: PLC0415
+
+        return np.minimum(a, b)
+    return min(a, b)
+
+
+def ceil(a: Value) -> Value:
+    """Smallest whole number that is not below, elementwise."""
+    if is_array(a):
+        import numpy as np  # noqa: PLC0415
+
+        return np.ceil(a)
+    return float(math.ceil(a))
+
+
+def where(condition: Value, a: Value, b: Value) -> Value:
+    """``a`` where the condition holds, else ``b``.
+
+    >>> where(True, 1.0, 2.0)
+    1.0
+    """
+    if is_array(condition, a, b):
+        import numpy as np  # noqa: PLC0415
+
+        return np.where(condition, a, b)
+    return a if condition else b
+
+
+def log2(a: Value) -> Value:
+    """Binary logarithm, elementwise."""
+    if is_array(a):
+        import numpy as np  # noqa: PLC0415
+
+        return np.log2(a)
+    return math.log2(a)
+
+
+def exp(a: Value) -> Value:
+    """Exponential, elementwise."""
+    if is_array(a):
+        import numpy as np  # noqa: PLC0415
+
+        return np.exp(a)
+    return math.exp(a)
+
+
+def power(a: Value, b: Value) -> Value:
+    """``a`` to the ``b``, elementwise."""
+    if is_array(a, b):
+        import numpy as np  # noqa: PLC0415
+
+        return np.power(a, b)
+    return float(a**b)
