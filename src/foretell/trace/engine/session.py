@@ -21,6 +21,7 @@ from foretell.trace.engine.policies import Policies
 from foretell.trace.engine.recorder import Recorder
 from foretell.trace.engine.sdpa import Attention
 from foretell.trace.engine.sharding import join, stand_ins
+from foretell.trace.engine.threads import prepare_backward
 from foretell.trace.engine.workspace import Workspaces
 from foretell.trace.events import Recording
 from foretell.trace.job import Job
@@ -106,6 +107,7 @@ class Traced:
         self.left_out = stack.enter_context(applied(fake=settings.fake))
         stack.enter_context(self._tensors())
         if settings.fake:
+            prepare_backward(settings.device)
             stack.enter_context(stand_ins(settings.world))
         torch.manual_seed(0)
         self.rebuild()
