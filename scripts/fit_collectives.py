@@ -1,6 +1,7 @@
 """Fit the constants of collectives, and write ``catalog/data/calibration/collectives.json``.
 
     python scripts/fit_collectives.py           # fit, write, print errors in and out of sample
+    python scripts/fit_collectives.py --select  # print what each fitted constant is worth on rows that were left out (minutes)
     python scripts/fit_collectives.py --check   # exit 1 when the file's own numbers do not follow from its rows and constants
 
 Rows stand in ``src/foretell/evidence/data/collectives.jsonl``.  Every constant has a prior with its source and a range; those in
@@ -145,6 +146,8 @@ Known = dict[str, float]
 def main() -> int:
     """Fit and write, or check."""
     rows = read_rows()
+    if "--select" in sys.argv:
+        return select(rows)
     known = fitted(rows)
     if "--check" in sys.argv:
         return check(rows, known)
@@ -233,6 +236,23 @@ def left_out(rows: Rows, name: Callable[[dict[str, Any]], str]) -> dict[str, Any
             "coverage_pct": round(100 * held / len(inside), 1),
         }
     return out
+
+
+def select(rows: Rows) -> int:
+    """Print the left-out error with all constants, then with each one kept at its prior: one that is not worth it goes."""
+
+    def unseen(free: tuple[str, ...]) -> float:
+        total = 0.0
+        for name in (source, gpu):
+            for part in {name(row) for row, _ in rows}:
+                inside = [pair for pair in rows if name(pair[0]) == part]
+                total += len(inside) * mape(inside, fitted([pair for pair in rows if name(pair[0]) != part], free))
+        return total / (2 * len(rows))
+
+    print(f"  all {len(FREE)}: {unseen(FREE):.2f} %")
+    for name in FREE:
+        print(f"  without {name:32s} {unseen(tuple(other for other in FREE if other != name)):.2f} %", flush=True)
+    return 0
 
 
 def bounds(inside: Rows, known: Known, rows: Rows) -> list[tuple[float, float]]:

@@ -103,3 +103,21 @@ def test_validate_replays_and_keeps_a_bar(cli: Any, tmp_path: Path, monkeypatch:
     assert "1  underspecified: no sequence length" in text
     assert cli(*base, "--quiet").out.count("\n") == 1
     assert json.loads(cli(*base, "--json").out)["inputs"] == {"kind": "memory", "data": str(path), "max_mape": None}
+
+
+def test_collectives_are_replayed(cli: Any, tmp_path: Path) -> None:
+    row = {
+        "id": "a",
+        "collective": "all_reduce",
+        "hardware": {"gpu": "h200-sxm", "gpus_per_node": 8},
+        "ranks": 8,
+        "size_bytes": 2**34,
+        "measured": {"time_us": 62600.0},
+    }
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"id": "b", "collective": "gossip"}) + "\n")
+    done = cli("validate", "collectives", "--data", str(path), "--json")
+    assert (done.code, done.result["summary"]["n"], done.result["summary"]["skipped"]) == (0, 1, 1)
+    text = cli("validate", "collectives", "--data", str(path)).out
+    assert "gpu h200-sxm" in text
+    assert "not-modelled: collective gossip" in text

@@ -12,10 +12,10 @@ from foretell.cli._app import Verb
 from foretell.cli._options import OUTPUT, add
 from foretell.cli._values import one_of, real
 from foretell.errors import InputError
+from foretell.evidence.kinds import KINDS
 
 __all__ = ["command"]
 
-_KINDS: Final = ("memory",)
 _WORST: Final = 10
 _FAR: Final = 20
 """Per cent from which on a row's assumptions are printed."""
@@ -24,14 +24,14 @@ _NAME: Final = 30
 
 
 def _validate(kind: str, **options: Any) -> int:  # text or flags
-    """Replay measured rows of a KIND (memory) and report how far the predictions are off.
+    """Replay measured rows of a KIND (memory, collectives) and report how far the predictions are off.
 
     Each line of FILE is one measured run. The answer is no (exit code 1) if --max-mape is given and not kept.
     """
     from foretell.cli._print import print_json, print_lines  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
 
-    kind = one_of(kind, "kind", _KINDS) or kind
+    kind = one_of(kind, "kind", KINDS) or kind
     if options["data"] is None:
         raise InputError("names no file of measured rows", field="data", hint="For instance --data rows.jsonl")
     limit = real(options["max_mape"], "max_mape")
@@ -59,14 +59,15 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tables that people read."""
     yield f"{'':<{_NAME}}{'rows':>6}{'MAPE %':>9}{'median %':>10}{'p90 %':>8}{'bias %':>8}{'in 90 %':>9}"
     yield from _lines("all", report["summary"])
-    for part in ("by_metric", "by_framework", "by_source", "by_confidence"):
+    for part in ("by_metric", "by_framework", "by_gpu", "by_source", "by_confidence"):
         for name, summary in (report.get(part) or report["summary"].get(part) or {}).items():
             yield from _lines(f"{part.removeprefix('by_')} {name}", summary)
     left_out = report["summary"].get("left_out")
     if left_out:
-        yield "fitted without the source (shipped rows):"
+        yield "fitted without it (shipped rows):"
         for name, found in left_out.items():
             error = f"  MAPE of reserved {found['reserved_mape_pct']:.1f} %" if "reserved_mape_pct" in found else ""
+            error = f"  MAPE {found['mape_pct']:.1f} %" if "mape_pct" in found else error
             cover = f"  in 90 %: {found['coverage_pct']:.1f} %" if "coverage_pct" in found else ""
             yield f"  {name:<14}{cover}{error}"
         yield f"  all: in 90 %: {report['summary']['coverage_left_out_pct']:.1f} %"
@@ -114,7 +115,7 @@ command = Verb(
     params=[click.Argument(["kind"])],
     examples=(
         "foretell validate memory --data rows.jsonl",
-        "foretell validate memory --data rows.jsonl --json",
+        "foretell validate collectives --data rows.jsonl --json",
     ),
 )
 add(

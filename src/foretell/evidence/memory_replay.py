@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretell.core._validate import checked_parallelism, checked_recipe
 from foretell.core._verdict import fits_and_fails, verdict_of
 from foretell.cost.levels import Levels, levels
-from foretell.cost.overheads import available_bytes, interval, regime
+from foretell.cost.overheads import available_bytes, calibration, interval, regime
 from foretell.cost.training_memory import listed_parts, training_memory, worst
 from foretell.errors import ForetellError
+from foretell.evidence.kinds import Kind
 from foretell.evidence.memory_rows import MemoryRow, read_row
 from foretell.evidence.row_run import Skip, framework_of
 from foretell.evidence.row_shape import fault_of
-from foretell.evidence.summary import Scored
+from foretell.evidence.summary import Scored, grouped
 from foretell.machine import HardwareNode, load_hardware
 from foretell.units import GIB
 
@@ -136,3 +137,40 @@ def _framework(row: Mapping[str, Any]) -> str:
         return framework_of(row)
     except Skip:
         return str(row["software"]["framework"])
+
+
+def _verdicts(scored: Sequence[Scored]) -> dict[str, Any]:
+    """Boundary rows: a run that was seen to fit or to fail for want of memory."""
+    rows = [r for r in scored if r.outcome and r.verdict]
+    if not rows:
+        return {"verdicts": 0}
+    right = [r for r in rows if r.verdict == ("fits" if r.outcome == "fits" else "does_not_fit")]
+    return {
+        "verdicts": len(rows),
+        "verdict_accuracy_pct": round(100 * len(right) / len(rows), 2),
+        "false_fits": sum(r.outcome == "oom" and r.verdict == "fits" for r in rows),
+        "uncertain": sum(r.verdict == "uncertain" for r in rows),
+    }
+
+
+def _extra(scored: Sequence[Scored]) -> dict[str, Any]:
+    """Rows whose counter is not stated, verdicts, and what sources see of constants that were fitted without them."""
+    return {
+        "unknown_counter": grouped([r for r in scored if r.metric == "unknown"], lambda r: r.source),
+        **_verdicts(scored),
+        "left_out": calibration().get("left_out", {}),
+        "coverage_left_out_pct": calibration().get("coverage", {}).get("source_left_out_pct"),
+    }
+
+
+KIND = Kind(
+    score=score,
+    groups={
+        "by_source": lambda r: r.source,
+        "by_metric": lambda r: r.metric,
+        "by_framework": lambda r: r.framework,
+        "by_confidence": lambda r: f"{r.confidence} {r.metric}",
+    },
+    in_bars=lambda r: r.metric not in ("unknown", "outcome"),
+    extra=_extra,
+)

@@ -4,49 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from foretell.catalog.decode import unique
-from foretell.cost.overheads import calibration
 from foretell.errors import InputError
 from foretell.evidence.exclusions import EXCLUDED
-from foretell.evidence.memory_replay import score
+from foretell.evidence.kinds import KINDS, Kind, kind_of
 from foretell.evidence.summary import Scored, grouped, summary
 
-KINDS = ("memory",)
+__all__ = ["KINDS", "read_rows", "replay", "shipped"]
+
 MAX_BYTES = 256 * 2**20
 MAX_ROWS = 200_000
 
 
-def replay(kind: str, path: str | Path, *, allocator: str = "replay") -> dict[str, Any]:
-    """Replay every row of a JSON Lines file (``allocator``: see ``core.forecast.forecast``).
+def replay(kind: str, path: str | Path, **options: str) -> dict[str, Any]:
+    """Replay every row of a JSON Lines file; ``options`` are those of the kind's own ``score``.
 
-    Returns ``rows`` and ``summary`` as the contract has them, with ``by_source``, ``by_metric``, ``by_framework``
-    and ``by_confidence``, what the shipped rows of each source see of constants fitted without it (``left_out``), the rows
-    left out with their reasons, and the verdicts of boundary rows.
+    Returns ``rows`` and ``summary`` as the contract has them, with a summary for each group of the kind (``by_source`` ...),
+    the rows left out with their reasons, and what else the kind reports: verdicts of boundary rows, what the shipped rows of
+    each source see of constants fitted without it (``left_out``).
     """
-    if kind not in KINDS:
-        raise InputError("is not a kind of evidence that can be replayed", field="kind", value=kind, allowed=KINDS)
-    scored = [_one(row, allocator) for row in read_rows(path)]
+    how = kind_of(kind)
+    scored = [_one(row, how, options) for row in read_rows(path)]
     if not scored:
         raise InputError("holds no rows", field="data", value=str(path), allowed="one measured run a line, as JSON")
-    bars = [r for r in scored if r.metric not in ("unknown", "outcome")]
-    apart = [r for r in scored if r.metric == "unknown"]
+    bars = [r for r in scored if how.in_bars(r)]
     return {
         "rows": [r.to_dict() for r in scored],
         "summary": summary(bars)
-        | {
-            "by_source": grouped(bars, lambda r: r.source),
-            "by_metric": grouped(bars, lambda r: r.metric),
-            "by_framework": grouped(bars, lambda r: r.framework),
-            "by_confidence": grouped(bars, lambda r: f"{r.confidence} {r.metric}"),
-            "unknown_counter": grouped(apart, lambda r: r.source),
-            "reasons": _reasons(scored),
-            **_verdicts(scored),
-            "left_out": calibration().get("left_out", {}),
-            "coverage_left_out_pct": calibration().get("coverage", {}).get("source_left_out_pct"),
-        },
+        | {name: grouped(bars, key) for name, key in how.groups.items()}
+        | {"reasons": _reasons(scored)}
+        | how.extra(scored),
     }
 
 
@@ -82,20 +73,12 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _one(row: dict[str, Any], allocator: str) -> Scored:
+def _one(row: dict[str, Any], how: Kind, options: dict[str, str]) -> Scored:
+    found = how.score(row, **options)
     reason = EXCLUDED.get(str(row["id"]))
-    found = score(row, allocator=allocator)
     if reason is None:
         return found
-    return Scored(
-        id=found.id,
-        source=found.source,
-        framework=found.framework,
-        metric=found.metric,
-        confidence=found.confidence,
-        measured=found.measured,
-        skipped=reason,
-    )
+    return replace(found, predicted=None, low=None, high=None, outcome=None, verdict=None, note="", skipped=reason)
 
 
 def _reasons(scored: list[Scored]) -> dict[str, int]:
@@ -104,17 +87,3 @@ def _reasons(scored: list[Scored]) -> dict[str, int]:
         if r.skipped:
             out[r.skipped] = out.get(r.skipped, 0) + 1
     return dict(sorted(out.items(), key=lambda item: -item[1]))
-
-
-def _verdicts(scored: list[Scored]) -> dict[str, Any]:
-    """Boundary rows: a run that was seen to fit or to fail for want of memory."""
-    rows = [r for r in scored if r.outcome and r.verdict]
-    if not rows:
-        return {"verdicts": 0}
-    right = [r for r in rows if r.verdict == ("fits" if r.outcome == "fits" else "does_not_fit")]
-    return {
-        "verdicts": len(rows),
-        "verdict_accuracy_pct": round(100 * len(right) / len(rows), 2),
-        "false_fits": sum(r.outcome == "oom" and r.verdict == "fits" for r in rows),
-        "uncertain": sum(r.verdict == "uncertain" for r in rows),
-    }

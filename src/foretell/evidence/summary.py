@@ -25,6 +25,8 @@ class Scored:
     note: str = ""
     outcome: str | None = None
     verdict: str | None = None
+    gpu: str = ""
+    """Accelerator, where rows of the kind are grouped by it."""
 
     @property
     def error(self) -> float | None:
