@@ -178,6 +178,22 @@ def test_networks_reach_what_their_users_print() -> None:
     assert tree == pytest.approx(150, rel=0.15)
 
 
+@pytest.mark.parametrize(("size", "us"), [(2**21, 113.2), (2**22, 154.4), (2**23, 231.4), (2**24, 420.5), (2**25, 812.3)])
+def test_medium_sizes_between_two_cards(size: int, us: float) -> None:
+    """One H100 in each of two nodes, 400 Gbit/s (nccl-tests/issues/232): no row of the fit has such a network."""
+    roce = Topology("nvlink4", 450e9, 8, 8, "roce", 50e9, 4, nvls=True)
+    assert seconds("all_reduce", size, Group(2, 1), roce) * 1e6 == pytest.approx(us, rel=0.2)
+
+
+def test_hops_of_many_nodes() -> None:
+    """A tree over 256 A100 (63 us, nccl/issues/652), a ring over 16 (93 us, 812) and over 40 H100 (355 us for 1 MiB, 1368)."""
+    a100 = Topology("nvlink3", 300e9, 8, 8, "ib", 25e9, 4)
+    assert seconds("all_reduce", 64, Group(256, 8), a100) * 1e6 == pytest.approx(63, rel=0.35)
+    assert seconds("all_reduce", 64, Group(16, 8), a100, algorithm="ring") * 1e6 == pytest.approx(93, rel=0.1)
+    roce = Topology("nvlink4", 450e9, 8, 8, "roce", 50e9, 4, nvls=True)
+    assert seconds("all_reduce", 2**20, Group(40, 8), roce, algorithm="ring") * 1e6 == pytest.approx(355, rel=0.3)
+
+
 def test_two_nodes_exceed_their_cards_by_the_tree() -> None:
     """H100 with 8 x 400 Gbit/s: above the 400 GB/s of the cards, as a tree sends the buffer once."""
     found = timings("all_reduce", 2**33, Group(16, 8), H100)

@@ -151,9 +151,10 @@ class _Work:
         family = topology.family
         self.efficiency: Value = known[f"efficiency.{family}"]
         self.hop: Value = known["hop.link_s"]
-        self.ramp: Value = known[f"ramp.link_s.{family}"] if f"ramp.link_s.{family}" in known else known["ramp.link_s"]
+        self.ramp: Value = known.get(f"ramp.link_s.{family}", known["ramp.link_s"])
         if bridge is not None:
             self.efficiency = where(group.span <= bridge.size, known[f"efficiency.{bridge.family}"], self.efficiency)
+        self.net_ramp: Value = known.get(f"ramp.network_s.{topology.network}", known["ramp.network_s"])
         self.net_efficiency = known[f"network.efficiency.{topology.network}"]
         own = known[f"network.hop_s.{topology.network}"]
         self.net_hop: Value = own if topology.latency_s is None else maximum(own, topology.latency_s)
@@ -179,19 +180,21 @@ class _Work:
 
     def across(self, size: Value, share: float = 1.0) -> Value:
         """Seconds on the network of ``size`` bytes that one domain's ranks send together; none inside one domain."""
-        return where(self.domains > 1, self.transfer(size, self.outside * share, self.known["ramp.network_s"]), 0.0)
+        return where(self.domains > 1, self.transfer(size, self.outside * share, self.net_ramp), 0.0)
 
 
 def _ring(w: _Work) -> Value:
     """Ring over all ranks, as many as the domain has network cards: each edge carries the whole bus volume.
 
     2(n-1) steps for an all-reduce, n-1 for its halves (Thakur et al. 2005, section 4), of which 2(k-1) or k-1 between domains.
+    Beyond one domain every step waits for the network's proxy (NCCL: net overhead).
     """
     steps, crossings = w.ranks - 1, w.domains - 1
     if w.kind == "all_reduce":
         steps, crossings = 2 * steps, 2 * crossings
     wire = bus_bytes(w.kind, w.size, w.ranks)
-    latency = (steps - crossings) * w.hop + crossings * w.net_hop
+    hop = where(w.domains > 1, maximum(w.hop, w.known["network.step_s"]), w.hop)
+    latency = (steps - crossings) * hop + crossings * w.net_hop
     return latency + maximum(w.within(wire), w.across(wire))
 
 
@@ -276,7 +279,7 @@ def _deepep(w: _Work) -> Value:
     outside = w.transfer(
         w.local * w.size * (outer - 1) / outer,
         w.topology.between(w.group) * k["deepep.network_efficiency"],
-        k["ramp.network_s"],
+        w.net_ramp,
     )
     inside = w.transfer(w.size, link, w.ramp)
     latency = w.hop + where(outer > 1, w.net_hop, 0.0)
