@@ -206,13 +206,6 @@ def test_what_is_launched_ahead_is_not_bound_by_the_host() -> None:
     assert seconds("all_reduce", 1024, Group(8, 8), H100, queued=True) < small == constants()["launch.host_s"]
 
 
-def test_a_stated_latency_of_the_network_counts_when_it_is_longer() -> None:
-    slow = topology_of(load_hardware("h100"), fabric=None)
-    group = Group(64, 8)
-    far = Topology(**{name: getattr(slow, name) for name in slow.__slots__} | {"latency_s": 1e-3})
-    assert seconds("all_gather", 1024, group, far) > seconds("all_gather", 1024, group, slow) + 6e-3
-
-
 def test_intervals_hold_the_prediction() -> None:
     for group in (Group(8, 8), Group(32, 8)):
         low, high = interval(1.0, group, H100)

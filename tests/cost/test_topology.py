@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.catalog import loader
+from foretell.cost.collectives import seconds
 from foretell.cost.placement import place
 from foretell.cost.topology import Group, topology_of
 from foretell.errors import InputError
@@ -72,6 +73,15 @@ def test_oversubscription_and_stated_cards() -> None:
     assert found.between(Group(16, 8)) == 50e9
     assert found.between(Group(16, 1)) == 12.5e9  # its own card
     assert found.between(Group(16, 1, sharing=8)) == 6.25e9  # half a card
+
+
+def test_a_stated_latency_counts_and_a_guessed_one_does_not() -> None:
+    far = NetworkFabric(nic_bytes_per_s="400 Gbit/s", nics_per_node=8, topology="InfiniBand", latency_s="1 ms")
+    found = topology_of(load_hardware("h100"), fabric=far)
+    near = topology_of(load_hardware("h100"), fabric=NetworkFabric(nic_bytes_per_s="400 Gbit/s", nics_per_node=8))
+    group = Group(64, 8)
+    assert seconds("all_gather", 1024, group, found) > seconds("all_gather", 1024, group, near) + 6e-3
+    assert topology_of(load_hardware("h100"), fleet=load_fleet("dgx-h100")).latency_s is None
 
 
 def test_what_a_row_states_of_its_fabric() -> None:

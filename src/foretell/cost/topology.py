@@ -89,7 +89,7 @@ class Topology:
     oversubscription: Value = 1.0
     """Of the network beyond the leaf switches; 1 is full bisection."""
     latency_s: Value | None = None
-    """Of one hop between nodes, where the user states it; None: that of the kind of network."""
+    """Of one hop between nodes as stated; it counts where it is longer than what the library needs for one (None: not stated)."""
     nvls: bool = False
     """Whether the domain's switches reduce (NVLink SHARP, NVLS)."""
     torus: int | None = None
@@ -207,11 +207,18 @@ def topology_of(
         nics_per_node=cards,
         per_peer_bytes_per_s=link.per_peer_bytes_per_s if link else None,
         oversubscription=fabric.oversubscription if fabric else 1.0,
+        latency_s=_stated_latency(fabric, fleet),
         nvls=has_nvls(family, link),
         torus=_axes(link),
         notes=tuple(notes),
     )
     return _bridged(base, hardware, domain) if bridged else base
+
+
+def _stated_latency(fabric: NetworkFabric | None, fleet: Fleet | None) -> float | None:
+    """Latency of the network, unless the catalog's entry says that it only guesses it."""
+    guessed = fleet is not None and fabric is fleet.fabric and "fabric.latency_s" in fleet.estimates
+    return None if fabric is None or guessed else fabric.latency_s
 
 
 def has_nvls(family: str, link: Link | None) -> bool:
