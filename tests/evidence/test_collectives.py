@@ -100,6 +100,12 @@ def test_deepep_runs_by_the_multiprocessors_it_takes() -> None:
         ({"ranks": None}, "not-modelled: ranks"),
         ({"size_bytes": -1}, "not-modelled: size_bytes=-1"),
         ({"measured": {"time_us": 0}}, "not-modelled: measured.time_us"),
+        ({"measured": {"time_us": float("nan")}}, "not-modelled: measured.time_us"),
+        ({"size_bytes": 1e308}, "not-modelled: size_bytes"),
+        (
+            {"hardware": {"gpu": "h200-sxm", "fabric": {"inter": "roce", "node_gbps": "fast"}}},
+            "not-modelled: hardware.fabric.node",
+        ),
         ({"measured": 7}, "underspecified: the row cannot be read"),
         ({"source": None, "confidence": "x", "ranks": 0}, "not-modelled: ranks"),
     ],
@@ -109,7 +115,7 @@ def test_rows_that_cannot_be_scored_say_why(changes: dict[str, Any], reason: str
     assert found.predicted is None
     assert found.skipped is not None
     assert found.skipped.startswith(reason)
-    json.dumps(found.to_dict())
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_every_kind_has_what_a_report_needs() -> None:

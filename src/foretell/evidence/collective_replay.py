@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,8 +59,14 @@ def _skipped(row: Mapping[str, Any], reason: str) -> Scored:
     measured = row.get("measured")
     metric = next((key for key in METRICS if isinstance(measured, Mapping) and key in measured), "unread")
     value = measured[metric] if isinstance(measured, Mapping) and metric in measured else None
-    plain = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return Scored(**_common(row), metric=metric, measured=plain, skipped=reason)
+    return Scored(**_common(row), metric=metric, measured=_plain(value), skipped=reason)
+
+
+def _plain(value: object) -> float | None:
+    """Return a number that JSON can hold, else None."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < sys.float_info.max:
+        return None
+    return float(value)
 
 
 def _common(row: Mapping[str, Any]) -> dict[str, Any]:

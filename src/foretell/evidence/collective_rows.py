@@ -23,6 +23,8 @@ METRICS: Final = {
 }
 LARGE: Final = 2.0**36
 """Bytes at which a bandwidth is asked for that is stated without a size: a peak."""
+MOST: Final = 2.0**60
+"""Bytes of the largest buffer that is taken for a meant one."""
 COARSE: Final = 0.10
 """A time that was computed from a bandwidth printed with fewer digits than this share of it is no measurement."""
 _KINDS: Final = {
@@ -97,7 +99,7 @@ def _size(row: Mapping[str, Any], metric: str) -> float:
     given = row.get("size_bytes")
     if given is None and metric == "time_us":
         raise Skip("underspecified: size_bytes is absent")
-    return LARGE if given is None else number(given, "size_bytes", minimum=1)
+    return LARGE if given is None else number(given, "size_bytes", minimum=1, maximum=MOST)
 
 
 def _check_digits(row: Mapping[str, Any], metric: str) -> None:
