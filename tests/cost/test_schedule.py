@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from foretell.cost.schedule import bubble, step_seconds
-from foretell.cost.schedule_events import simulate
+from cost.pipelines import SCHEDULES, pipelines
+from foretell.cost.schedule import bubble, idle, seconds, step_seconds
+from foretell.cost.schedule_events import run
+from foretell.cost.schedule_inputs import Pipeline, pipeline
 from foretell.errors import CombinationError, InputError
-
-SCHEDULES = ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe"]
 
 
 def equal(pp: int, value: float, vpp: int = 1) -> list[list[float]]:
@@ -51,52 +48,63 @@ def test_dualpipe_halves_the_ranks_in_the_bubble(w: float, together: float) -> N
     assert max(found.ranks) == pytest.approx((pp / 2 - 1) * ((f + b) * together + b - 3 * w))
 
 
-@st.composite
-def pipelines(draw: st.DrawFn, schedules: list[str] = SCHEDULES) -> tuple[str, list[Any], dict[str, Any]]:
-    schedule = draw(st.sampled_from(schedules))
-    pp = draw(st.integers(1, 6))
-    m = draw(st.integers(1, 20))
-    vpp = 1
-    if schedule == "interleaved-1f1b":
-        vpp, m = draw(st.integers(1, 3)), pp * (1 + m // pp)
-    elif schedule == "zb-v":
-        vpp = 2
-    elif schedule == "dualpipe":
-        pp += pp % 2
-        m = 2 * (pp + m)
-    one = st.floats(0.5, 2.0)
-    row = st.lists(one, min_size=vpp, max_size=vpp)
-    rows = st.lists(row, min_size=pp, max_size=pp)
-    times = [draw(rows) for _ in range(3)]
-    return schedule, times, {"micro_batches": m, "p2p": draw(st.floats(0, 0.3)), "exposed": draw(st.floats(0, 1))}
+@settings(max_examples=200, deadline=None)
+@given(pipelines())
+def test_the_closed_form_is_the_simulation(question: Pipeline) -> None:
+    assert seconds(question) == pytest.approx(run(question).makespan, rel=0.02)
 
 
-@settings(max_examples=150, deadline=None)
-@given(pipelines(["gpipe", "1f1b", "zb-h1", "zb-v", "dualpipe"]))
-def test_the_closed_form_is_the_simulation(question: tuple[str, list[Any], dict[str, Any]]) -> None:
-    schedule, times, settings_ = question
-    assert step_seconds(schedule, *times, **settings_) == pytest.approx(
-        simulate(schedule, *times, **settings_).makespan, rel=0.02
-    )
+@settings(max_examples=100, deadline=None)
+@given(pipelines())
+def test_idle_seconds_are_those_of_the_simulation(question: Pipeline) -> None:
+    found, exact = idle(question), run(question)
+    assert found.ranks == pytest.approx(exact.idle, abs=0.02 * exact.makespan)
+    assert 0 <= found.of_step < 1
+    assert found.of_ideal == pytest.approx(found.of_step / (1 - found.of_step))
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "gpipe"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_many_micro_batches_over_uneven_ranks(schedule: str) -> None:
+    rng = np.random.default_rng(7)
+    vpp = {"interleaved-1f1b": 2, "zb-v": 2}.get(schedule, 1)
+    for exposed in (0.0, 0.5, 1.0) * 5:
+        times = rng.uniform(0.8, 1.2, (3, 8, vpp)).tolist()
+        question = pipeline(schedule, *times, micro_batches=160, p2p=float(rng.uniform(0, 0.2)), exposed=exposed)
+        assert seconds(question) == pytest.approx(run(question).makespan, rel=1e-9 if schedule == "gpipe" else 0.01)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_arrays_are_as_many_numbers(schedule: str) -> None:
     rng = np.random.default_rng(0)
-    times = rng.uniform(0.5, 2.0, (3, 4, 50))
-    m, p2p, exposed = rng.integers(1, 40, 50), rng.uniform(0, 0.3, 50), rng.uniform(0, 1, 50)
-    whole = step_seconds(schedule, *(list(t) for t in times), micro_batches=m, p2p=p2p, exposed=exposed)
-    one_by_one = [
-        step_seconds(
+    vpp, size = {"interleaved-1f1b": 2, "zb-v": 2}.get(schedule, 1), 40
+    times = rng.uniform(0.5, 2.0, (3, 4, vpp, size))
+    times[..., : size // 2] = [[[[1.0]]], [[[1.2]]], [[[0.8]]]]  # some equal, some not
+    m = 4 * rng.integers(2, 20, size)
+    p2p, exposed, together = (rng.uniform(low, high, size) for low, high in ((0, 0.3), (0, 1), (0.7, 1)))
+    arrays = [[list(rank) for rank in table] for table in times]
+    whole = bubble(schedule, *arrays, micro_batches=m, p2p=p2p, exposed=exposed, together=together)
+    for i in range(size):
+        numbers = [[[float(value[i]) for value in rank] for rank in table] for table in arrays]
+        one = bubble(
             schedule,
-            *([float(x) for x in t[:, i]] for t in times),
+            *numbers,
             micro_batches=int(m[i]),
             p2p=float(p2p[i]),
             exposed=float(exposed[i]),
+            together=float(together[i]),
         )
-        for i in range(50)
-    ]
-    np.testing.assert_allclose(whole, one_by_one)
+        assert whole.step[i] == pytest.approx(one.step)
+        assert whole.of_step[i] == pytest.approx(one.of_step)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_one_array_among_numbers_is_enough(schedule: str) -> None:
+    vpp = {"interleaved-1f1b": 2, "zb-v": 2}.get(schedule, 1)
+    times = [[[1.0 + rank / 9] * vpp for rank in range(4)] for _ in range(3)]
+    counts = np.array([[8], [16], [200]])
+    found = step_seconds(schedule, *times, micro_batches=counts, p2p=np.array([0.0, 0.1]), exposed=0.0)
+    assert found.shape == (3, 2)
+    assert found[2, 1] == pytest.approx(step_seconds(schedule, *times, micro_batches=200, p2p=0.1, exposed=0.0))
 
 
 @pytest.mark.parametrize(
@@ -123,5 +131,5 @@ def test_what_a_schedule_cannot_run_is_refused(schedule: str, pp: int, vpp: int,
 
 def test_one_bad_count_among_many_is_refused() -> None:
     times = equal(4, 1.0, 2)
-    with pytest.raises(CombinationError, match="multiples of 4"):
+    with pytest.raises(CombinationError, match="micro_batches=10 does not divide .* multiples of 4"):
         step_seconds("interleaved-1f1b", times, times, micro_batches=np.array([4, 8, 10]))

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from foretell.cost.arrays import Value, is_array
+from foretell.cost.arrays import Value
 from foretell.cost.schedule_inputs import Given, Pipeline, pipeline
-from foretell.cost.schedule_orders import Pass
 from foretell.cost.schedule_program import Program, Seconds, durations, program
 from foretell.errors import InputError
 
@@ -91,23 +90,24 @@ def simulate(
 
 def run(question: Pipeline, *, timeline: bool = False) -> Simulation:
     """As ``simulate``, of a checked question."""
-    tables = (question.forward, question.backward_input, question.backward_weight)
-    numbers = (question.micro_batches, question.exposed, question.together, *question.hops)
-    if is_array(*numbers, *(value for table in tables for row in table for value in row)):
-        raise InputError("one simulation takes numbers, not arrays: step_seconds takes both", field="schedule")
     course = program(question.schedule, question.pp, question.vpp, int(question.micro_batches))
-    times = durations(question, course.keys)
+    times = _numbers(durations(question, course.keys))
     starts, makespan = _starts(course, times, question.pp)
     busy, held = ([0.0] * question.pp for _ in range(2))
-    for step in course.steps:
-        busy[step.rank] += times.work[step.key]
-        held[step.rank] += times.held[step.key]
-    events = None
-    if timeline:
-        every = zip(course.steps, course.passes, starts, strict=True)
-        found = (e for step, one, start in every for e in _events(step.rank, one, start, start + times.work[step.key]))
-        events = tuple(sorted(found, key=lambda e: (e.start, e.rank)))
-    return Simulation(makespan, tuple(busy), tuple(max(0.0, h - b) for h, b in zip(held, busy, strict=True)), events)
+    for rank, key, *_ in course.steps:
+        busy[rank] += times.work[key]
+        held[rank] += times.held[key]
+    sending = tuple(max(0.0, h - b) for h, b in zip(held, busy, strict=True))
+    return Simulation(makespan, tuple(busy), sending, _timeline(course, times, starts) if timeline else None)
+
+
+def _numbers(times: Seconds) -> Seconds:
+    """Plain numbers, which count faster than NumPy's."""
+    for values in times:
+        for value in values:
+            if getattr(value, "ndim", 0):
+                raise InputError("one simulation takes numbers; step_seconds takes arrays too", value=value)
+    return Seconds(*([float(value) for value in values] for values in times))
 
 
 def _starts(course: Program, times: Seconds, pp: int) -> tuple[list[float], float]:
@@ -131,11 +131,10 @@ def _starts(course: Program, times: Seconds, pp: int) -> tuple[list[float], floa
     return starts, max(now)
 
 
-def _events(rank: int, one: Pass, start: float, end: float) -> list[Event]:
-    """What the timeline shows of a pass."""
-    if one.kind != "FB":
-        return [Event(rank, one.chunk, one.kind, one.micro_batch, start, end)]
-    return [
-        Event(rank, one.chunk, "F", one.micro_batch, start, end),
-        Event(rank, one.back_chunk, "B", one.back_micro_batch, start, end),
+def _timeline(course: Program, times: Seconds, starts: list[float]) -> tuple[Event, ...]:
+    events = [
+        Event(step[0], chunk, kind, micro_batch, start, start + times.work[step[1]])
+        for step, start in zip(course.steps, starts, strict=True)
+        for chunk, kind, micro_batch in course.passes(step)
     ]
+    return tuple(sorted(events, key=lambda event: (event.start, event.rank)))

@@ -129,10 +129,12 @@ def pipeline(
         raise InputError(f"must be one number or the {pp} ways from each rank to the next", field="p2p", value=len(hops))
     for one in hops:
         _check_seconds(one, "p2p")
-    if not _all(0 <= exposed) or not _all(exposed <= 1):  # noqa: SIM300  # arrays compare from either side
-        raise InputError("must be a share", field="exposed", value=exposed, allowed="0 to 1")
-    if not _all(together > 0) or not _all(together <= 1):
-        raise InputError("must be a share", field="together", value=together, allowed="above 0, at most 1")
+    wrong = _first(exposed, (exposed >= 0) & (exposed <= 1))
+    if wrong is not None:
+        raise InputError("must be a share", field="exposed", value=wrong, allowed="0 to 1")
+    wrong = _first(together, (together > 0) & (together <= 1))
+    if wrong is not None:
+        raise InputError("must be a share", field="together", value=wrong, allowed="above 0, at most 1")
     return Pipeline(schedule, ahead, back, weight, micro_batches, hops, exposed, together)
 
 
@@ -140,13 +142,18 @@ def _is_list(value: Given | Value) -> TypeGuard[Sequence[Value]]:
     return isinstance(value, list | tuple)
 
 
-def _all(condition: Value) -> bool:
-    return bool(condition.all()) if is_array(condition) else bool(condition)
+def _first(value: Value, right: Value) -> Value:
+    """The first number for which the condition does not hold; None where it holds for all."""
+    if not is_array(right):
+        return None if right else value
+    wrong = value[~right]
+    return wrong[0].item() if wrong.size else None
 
 
 def _check_seconds(value: Value, field: str) -> None:
-    if not _all(value >= 0) or not _all(value < float("inf")):
-        raise InputError("must be seconds", field=field, value=value, allowed="0 or more, finite")
+    wrong = _first(value, (value >= 0) & (value < float("inf")))
+    if wrong is not None:
+        raise InputError("must be seconds", field=field, value=wrong, allowed="0 or more, finite")
 
 
 def _table(given: Given, field: str, like: _Table | None = None) -> _Table:
@@ -170,26 +177,30 @@ def _check_shape(schedule: str, pp: int, vpp: int) -> None:
     if schedule == "zb-v" and vpp != 2:
         raise CombinationError("zb-v has two model chunks on every rank", field="vpp", value=vpp, allowed=[2])
     if schedule not in ("zb-v", "interleaved-1f1b") and vpp != 1:
-        raise CombinationError(f"{schedule} has one model chunk on every rank", field="vpp", value=vpp, allowed=[1])
+        hint = "Several chunks are interleaved-1f1b" if schedule == "1f1b" else None
+        raise CombinationError(f"{schedule} has one model chunk on every rank", field="vpp", value=vpp, allowed=[1], hint=hint)
     if schedule == "dualpipe" and pp % 2:
         raise CombinationError("dualpipe pairs ranks from both ends", field="pp", value=pp, allowed="even numbers")
 
 
 def _check_micro_batches(schedule: str, pp: int, m: Value) -> None:
     """Refuse counts that the schedule cannot run."""
-    if not _all(m >= 1) or not _all(m % 1 == 0):
-        raise InputError("must be a whole number of micro-batches", field="micro_batches", value=m, allowed="1 or more")
-    if schedule == "interleaved-1f1b" and not _all(m % pp == 0):
+    wrong = _first(m, (m >= 1) & (m % 1 == 0))
+    if wrong is not None:
+        raise InputError("must be a whole number of micro-batches", field="micro_batches", value=wrong, allowed="1 or more")
+    wrong = _first(m, m % pp == 0) if schedule == "interleaved-1f1b" else None
+    if wrong is not None:
         raise CombinationError(
             "does not divide into groups of pp: interleaved-1f1b takes a multiple of the pipeline's ranks",
             field="micro_batches",
-            value=m,
+            value=wrong,
             allowed=f"multiples of {pp}",
         )
-    if schedule == "dualpipe" and (not _all(m % 2 == 0) or not _all(m >= 2 * pp)):
+    wrong = _first(m, (m % 2 == 0) & (m >= 2 * pp)) if schedule == "dualpipe" else None
+    if wrong is not None:
         raise CombinationError(
             "dualpipe sends half of the micro-batches from each end and fills both",
             field="micro_batches",
-            value=m,
+            value=wrong,
             allowed=f"even numbers from {2 * pp} on",
         )

@@ -80,7 +80,7 @@ def _interleaved(pp: int, vpp: int, rank: int, m: int) -> Iterator[Pass]:
     table = [(chunk, i) for group in range(0, m, pp) for chunk in range(vpp) for i in range(group, min(group + pp, m))]
     forward = [Pass("F", chunk, i) for chunk, i in table]
     backward = [Pass("B", vpp - 1 - chunk, i) for chunk, i in table]
-    return _alternate(forward, backward, 2 * (pp - rank - 1) + (vpp - 1) * pp if pp > 1 else 0)
+    return _alternate(forward, backward, 2 * (pp - rank - 1) + (vpp - 1) * pp)
 
 
 def _zb_h1(pp: int, vpp: int, rank: int, m: int) -> Iterator[Pass]:  # noqa: ARG001

@@ -6,7 +6,9 @@ number of configurations, as numbers or as arrays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from foretell.cost.arrays import Value, maximum
@@ -20,24 +22,26 @@ Key = tuple[int, str, int, int]
 _NOTHING, _NOBODY = -1, -2  # places for what is there from the start, and for what nobody waits for
 
 
-class Step(NamedTuple):
-    """A pass as a clock sees it: numbers of the outputs (activations and gradients) that it makes and needs."""
-
-    rank: int
-    key: int
-    out: int
-    need: int
-    also_out: int
-    also_need: int
+Step = tuple[int, int, int, int, int, int]
+"""A pass as a clock sees it: its rank, its key, the number of what it makes (activation, gradient or nobody's input) and of
+what it needs; twice, for the second of two passes that run together."""
 
 
 class Program(NamedTuple):
-    """Steps in an order that can be run from front to back, and the pass behind each."""
+    """Steps in an order that can be run from front to back."""
 
     steps: list[Step]
-    passes: list[Pass]
     keys: list[Key]
+    micro_batches: int
     outputs: int
+
+    def passes(self, step: Step) -> list[tuple[int, str, int]]:
+        """Chunk, kind and micro-batch of the one or two passes of a step."""
+        _, key, out, _, also_out, _ = step
+        _, kind, chunk, back_chunk = self.keys[key]
+        if kind != "FB":
+            return [(chunk, kind, out % self.micro_batches)]
+        return [(chunk, "F", out % self.micro_batches), (back_chunk, "B", also_out % self.micro_batches)]
 
 
 class Seconds(NamedTuple):
@@ -51,70 +55,74 @@ class Seconds(NamedTuple):
 
 def program(schedule: str, pp: int, vpp: int, micro_batches: int) -> Program:
     """Put the passes of all ranks in one list.  A rank runs on until its next pass needs what is not made yet."""
-    ranks = order(schedule, pp, vpp, micro_batches)
+    numbers, outputs = _numbers(schedule, pp, vpp, micro_batches)
     keys: dict[Key, int] = {}
-    translate = _Translator(schedule, pp, vpp, micro_batches, keys)
+    ranks = [_translated(rank, passes, keys, numbers) for rank, passes in enumerate(order(schedule, pp, vpp, micro_batches))]
     steps: list[Step] = []
-    passes: list[Pass] = []
-    made = bytearray(translate.outputs) + b"\x00\x01"
+    made = bytearray(outputs) + b"\x00\x01"  # in the last places: for nobody, and there from the start
     asleep: dict[int, int] = {}
     at = [0] * pp
     awake = list(range(pp))
     while awake:
         rank = awake.pop()
         todo = ranks[rank]
-        for index in range(at[rank], len(todo)):
-            one = todo[index]
-            step = translate.step(rank, one)
+        index = at[rank]
+        for step in islice(todo, index, None):
             _, _, out, need, also_out, also_need = step
             if not made[need] or not made[also_need]:
                 asleep[also_need if made[need] else need] = rank
-                at[rank] = index
                 break
-            steps.append(step)
-            passes.append(one)
             made[out] = made[also_out] = 1
-            awake.extend(asleep.pop(new) for new in (out, also_out) if new in asleep)
-        else:
-            at[rank] = len(todo)
+            index += 1
+            if out in asleep:
+                awake.append(asleep.pop(out))
+            if also_out in asleep:
+                awake.append(asleep.pop(also_out))
+        steps.extend(todo[at[rank] : index])
+        at[rank] = index
     if asleep:
         raise RuntimeError(f"the passes of {schedule} wait for each other")
-    return Program(steps, passes, list(keys), translate.outputs)
+    return Program(steps, list(keys), micro_batches, outputs)
 
 
-small_program = lru_cache(maxsize=64)(program)
+small_program = lru_cache(maxsize=16)(program)
 
 
-class _Translator:
-    """Numbers the outputs: activations of every stage and micro-batch, then gradients."""
+def _numbers(schedule: str, pp: int, vpp: int, m: int) -> tuple[dict[tuple[int, str, int], tuple[int, int]], int]:
+    """Of each rank, kind and chunk: what micro-batch 0 makes and needs; and how many outputs there are."""
+    streams = place(schedule, pp, vpp)
+    stages = sum(len(stream) for stream in streams)
+    numbers: dict[tuple[int, str, int], tuple[int, int]] = {}
+    offset = 0
+    for stream in streams:
+        last = len(stream) - 1
+        for k, (rank, chunk) in enumerate(stream):
+            activation, gradient, weight = ((bank * stages + offset + k) * m for bank in range(3))
+            numbers[rank, "F", chunk] = activation, activation - m if k else _NOTHING
+            numbers[rank, "B", chunk] = numbers[rank, "I", chunk] = gradient, gradient + m if k < last else activation
+            numbers[rank, "W", chunk] = weight, gradient
+        offset += len(stream)
+    return numbers, 3 * stages * m
 
-    def __init__(self, schedule: str, pp: int, vpp: int, m: int, keys: dict[Key, int]) -> None:
-        self.keys = keys
-        streams = place(schedule, pp, vpp)
-        stages = sum(len(stream) for stream in streams)
-        self.outputs = 2 * stages * m
-        self.first: dict[tuple[int, str, int], tuple[int, int]] = {}
-        """Of each rank, kind and chunk: output and input of micro-batch 0."""
-        offset = 0
-        for stream in streams:
-            last = len(stream) - 1
-            for k, (rank, chunk) in enumerate(stream):
-                activation, gradient = (offset + k) * m, (stages + offset + k) * m
-                self.first[rank, "F", chunk] = activation, activation - m if k else _NOTHING
-                self.first[rank, "B", chunk] = self.first[rank, "I", chunk] = gradient, gradient + m if k < last else activation
-            offset += len(stream)
 
-    def step(self, rank: int, one: Pass) -> Step:
-        kind, chunk, i, back_chunk, back_i = one
-        key = self.keys.setdefault((rank, kind, chunk, back_chunk), len(self.keys))
-        if kind == "W":
-            return Step(rank, key, _NOBODY, _NOTHING, _NOBODY, _NOTHING)
-        if kind != "FB":
-            out, need = self.first[rank, kind, chunk]
-            return Step(rank, key, out + i, need + i if need >= 0 else need, _NOBODY, _NOTHING)
-        out, need = self.first[rank, "F", chunk]
-        also_out, also_need = self.first[rank, "B", back_chunk]
-        return Step(rank, key, out + i, need + i if need >= 0 else need, also_out + back_i, also_need + back_i)
+def _translated(
+    rank: int, passes: Iterable[Pass], keys: dict[Key, int], numbers: dict[tuple[int, str, int], tuple[int, int]]
+) -> list[Step]:
+    """Steps of a rank."""
+    known: dict[tuple[str, int, int], tuple[int, int, int, int, int]] = {}
+    steps: list[Step] = []
+    for kind, chunk, i, back_chunk, back_i in passes:
+        found = known.get((kind, chunk, back_chunk))
+        if found is None:
+            key = keys.setdefault((rank, kind, chunk, back_chunk), len(keys))
+            out, need = numbers[rank, kind[0], chunk]
+            also = numbers[rank, "B", back_chunk] if kind == "FB" else (_NOBODY, _NOTHING)
+            found = known[kind, chunk, back_chunk] = (key, out, need, *also)
+        key, out, need, also_out, also_need = found
+        if kind == "FB":
+            also_out, also_need = also_out + back_i, also_need + back_i
+        steps.append((rank, key, out + i, need + i if need >= 0 else need, also_out, also_need))
+    return steps
 
 
 def durations(question: Pipeline, keys: list[Key]) -> Seconds:
