@@ -130,6 +130,15 @@ def test_an_override_changes_the_answer() -> None:
     assert seconds("broadcast", 1e9, group, H100, algorithm="tree") == seconds("broadcast", 1e9, group, H100)
 
 
+def test_a_forced_nvls_leaves_groups_with_one_rank_in_each_domain_alone() -> None:
+    spread = Group(16, 1, sharing=8)
+    assert seconds("all_reduce", 1e9, spread, H100, algorithm="nvls") == seconds("all_reduce", 1e9, spread, H100)
+    mixed = Group(np.array([16, 16]), np.array([1, 8]))
+    found = seconds("all_reduce", 1e9, mixed, H100, algorithm="nvls")
+    assert found[0] == seconds("all_reduce", 1e9, Group(16, 1), H100)
+    assert found[1] == timings("all_reduce", 1e9, Group(16, 8), H100)["nvls"]
+
+
 def busbw(gpu: str, ranks: int, size: float, kind: str = "all_reduce", **options: Any) -> float:
     topology = topology_of(load_hardware(gpu))
     return float(bus_bytes(kind, size, ranks) / seconds(kind, size, Group(ranks, ranks), topology, **options) / GB)

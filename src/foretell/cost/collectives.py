@@ -118,9 +118,12 @@ def timings(
         work = _Work(kind, size, group, topology, k, sms, forced=algorithm == name)
         time = maximum(k["launch.kernel_s"] + have[name](work), floor)
         out[name] = where(group.ranks > 1, where(size > 0, time, 0.0), 0.0)
-    if algorithm == "nvls" and kind == "all_reduce" and _infinite(out["nvls"]):
-        problem = "needs switches that reduce (NVSwitch of Hopper and later) and two ranks or more in one domain"
-        raise InputError(problem, field="topology_override", value=algorithm)
+    if taken == ["nvls"]:
+        if not topology.nvls:
+            problem = "needs switches that reduce (NVSwitch of Hopper and later)"
+            raise InputError(problem, field="topology_override", value=algorithm)
+        usual = seconds(kind, size, group, topology, queued=queued, known=known)
+        out["nvls"] = where(group.local > 1, out["nvls"], usual)  # a rank alone in its domain: as if nothing were forced
     return out
 
 
@@ -301,10 +304,6 @@ def _of(kind: str) -> dict[str, Callable[[_Work], Value]]:
     if kind == "all_to_all":
         return {"direct": _direct, "hierarchical": _two_hops, "deepep": _deepep}
     return {"ring": _chain}
-
-
-def _infinite(value: Value) -> bool:
-    return bool((value == math.inf).any() if hasattr(value, "any") else value == math.inf)
 
 
 def regime(group: Group, topology: Topology) -> str:
