@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("script", ["accuracy", "examples", "fit_collectives", "fit_trace", "reference"])
+@pytest.mark.parametrize("script", ["accuracy", "examples", "fit_collectives", "fit_kernels", "fit_trace", "reference"])
 def test_a_page_is_what_its_script_writes(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--check"], capture_output=True, text=True, check=False

@@ -6,9 +6,10 @@ NumPy is imported only where an array comes in: a single answer never pays for i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Value", "ceil", "exp", "log2", "maximum", "minimum", "power", "where"]
+__all__ = ["Value", "ceil", "exp", "log2", "maximum", "minimum", "power", "rounding", "where"]
 
 Value = Any
 """A number, or an array of numbers broadcast against the others."""
@@ -20,7 +21,10 @@ def is_array(*values: Value) -> bool:
     >>> is_array(1.0, 2)
     False
     """
-    return any(hasattr(value, "dtype") for value in values)
+    for value in values:  # noqa: SIM110  # any() makes a generator: three times as long, and every formula asks
+        if hasattr(value, "dtype"):
+            return True
+    return False
 
 
 def maximum(a: Value, b: Value) -> Value:
@@ -48,6 +52,20 @@ def ceil(a: Value) -> Value:
 
         return np.ceil(a)
     return float(math.ceil(a))
+
+
+def rounding(*values: Value) -> tuple[Callable[[Value], Value], Callable[..., Value], Callable[..., Value]]:
+    """Return :func:`ceil`, :func:`maximum` and :func:`minimum` for values of these kinds: inner loops ask only once.
+
+    >>> up, larger, smaller = rounding(0.5, 2)
+    >>> up(0.5), larger(0.5, 2), smaller(0.5, 2)
+    (1, 2, 0.5)
+    """
+    if is_array(*values):
+        import numpy as np  # noqa: PLC0415
+
+        return np.ceil, np.maximum, np.minimum
+    return math.ceil, max, min
 
 
 def where(condition: Value, a: Value, b: Value) -> Value:
