@@ -24,7 +24,7 @@ _NAME: Final = 30
 
 
 def _validate(kind: str, **options: Any) -> int:  # text or flags
-    """Replay measured rows of a KIND (memory, collectives) and report how far the predictions are off.
+    """Replay measured rows of a KIND (memory, collectives, kernels) and report how far the predictions are off.
 
     Each line of FILE is one measured run. The answer is no (exit code 1) if --max-mape is given and not kept.
     """

@@ -18,6 +18,7 @@ __all__ = ["KINDS", "Kind", "kind_of"]
 _MODULES: Final = {
     "memory": "foretell.evidence.memory_replay",
     "collectives": "foretell.evidence.collective_replay",
+    "kernels": "foretell.evidence.kernel_replay",
 }
 KINDS: Final = tuple(_MODULES)
 """What can be replayed."""
@@ -42,7 +43,8 @@ def kind_of(name: str) -> Kind:
 
     >>> kind_of("weather")
     Traceback (most recent call last):
-    foretell.errors.InputError: kind='weather' is not a kind of evidence that can be replayed; allowed: memory, collectives
+    foretell.errors.InputError: kind='weather' is not a kind of evidence that can be replayed; allowed: memory, collectives,
+    kernels
     """
     if name not in _MODULES:
         raise InputError("is not a kind of evidence that can be replayed", field="kind", value=name, allowed=KINDS)
