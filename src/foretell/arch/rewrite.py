@@ -86,6 +86,18 @@ def _litgpt_block(ops: tuple[Operator, ...], capped: bool) -> tuple[Operator, ..
 
 
 @lru_cache(maxsize=256)
+def fused_attention(arch: Architecture) -> Architecture:
+    """Attention by one kernel, whatever the modules of transformers can do (mosaicml/llm-foundry ``attn_impl: flash``)."""
+    return replace(
+        arch, stacks=tuple(replace(s, blocks=tuple(replace(b, ops=_fused(b.ops)) for b in s.blocks)) for s in arch.stacks)
+    )
+
+
+def _fused(ops: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    return tuple(replace(op, fused=True, unfused=False) if isinstance(op, Attention) else op for op in ops)
+
+
+@lru_cache(maxsize=256)
 def megatron_deepspeed(arch: Architecture) -> Architecture:
     """Sailor's OPT modules for Megatron-DeepSpeed (``opt_model.py`` ``OPTModelPipe``): embeddings as wide as the model,
     norms before the sub-layers, a head of its own, whatever the configuration says."""
@@ -122,6 +134,7 @@ def _with_prompt(block: Block, hidden: int, rows: int) -> Block:
 
 
 REWRITES: dict[str, Callable[[Architecture], Architecture]] = {
+    "fused-attention": fused_attention,
     "litgpt": litgpt,
     "merged-qkv": merged_qkv,
     "megatron-deepspeed": megatron_deepspeed,

@@ -58,6 +58,8 @@ class Basis(dict[str, Value]):
         self.shards: dict[str, Value] = {
             "1": 1.0,
             "tp": 1.0 / tp,
+            "cp": 1.0 / cp,
+            "e": 1.0 / ep,
             "sp": 1.0 / (1 + (tp - 1) * sizes.sp),
             "r": etp / tp,
             "rt": 1.0 / tp,

@@ -29,7 +29,8 @@ shard     divides by
 ``sp``    tensor-parallel degree when sequence parallelism is on, else nothing
 ``r``     routed tokens: multiplies by expert-tp, divides by tp (1 with etp = tp)
 ``rt``    routed tokens times an expert width divided by expert-tp: divides by tp
-``ep``    expert parallelism x expert-tp;  ``etp`` expert-tp alone
+``ep``    expert parallelism x expert-tp;  ``e`` expert parallelism alone, ``etp`` expert-tp alone
+``cp``    context parallelism alone (queries of a sample that a rank has)
 ``z``     the data-parallel group that shards states;  ``z.tp`` also tp
 ``ze``    expert parallelism x expert-tp x the experts' own data-parallel group
 ========  ====================================================================

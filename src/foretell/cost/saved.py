@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from foretell.arch.architecture import Block
 from foretell.arch.operators import Add, Attention, Linear, Norm, Operator, Parameters, Rope
@@ -32,6 +32,16 @@ CONDITION: Place = ("B", 77.0)
 def place_of(block: Block) -> Place:
     """Rows of a block's input."""
     return ROWS[block.stream], float(block.positions or 1) if block.stream == "sample" else 1.0
+
+
+class Span(NamedTuple):
+    """Nodes ``start`` to ``end`` of a tape are operator ``op``, which reads ``ins`` of ``rows``."""
+
+    op: Operator
+    start: int
+    end: int
+    ins: tuple[Tensor, ...]
+    rows: Place
 
 
 @dataclass
@@ -64,6 +74,8 @@ class Emitter:
     """Queries, keys and values laid out heads first, as a batched product reads them."""
     parts: dict[tuple[str, int], Tensor] = field(init=False, default_factory=dict)
     """Queries, keys and values of a merged projection, by who reads them (an operator and the place of its input)."""
+    spans: list[Span] = field(init=False, default_factory=list)
+    """Which nodes of the tape each operator is."""
 
     def __post_init__(self) -> None:
         self.home = place_of(self.block)
@@ -109,8 +121,10 @@ class Emitter:
             ins = [self.parts.get((op.name, n), t) for n, t in enumerate(ins)]
             if not ins and isinstance(op, Linear):  # the sample itself
                 ins = [Tensor("sample", self.size(op.d_in, self.style.residual, "sp"), False, unit=self.style.residual)]
+            start, rows = len(self.tape.nodes), (self.rows, self.per)
             rule: Callable[..., Tensor] | None = getattr(op, "emit", None)
             out = rule(self, *ins) if rule is not None else RULES[type(op)](self, op, *ins)
+            self.spans.append(Span(op, start, len(self.tape.nodes), tuple(ins), rows))
             if out is not None:
                 self.env[op.name] = out
                 if out is not previous and (self.rows, self.per) != self.home:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from foretell.cost.arrays import Value, maximum
 from foretell.cost.schedule_chains import Chain, gpipe, interleaved, one_f_one_b
@@ -49,8 +50,14 @@ def step_seconds(
     )
 
 
-def seconds(question: Pipeline) -> Value:
-    """As ``step_seconds``, of a checked question."""
+def seconds(question: Pipeline, *, quick: bool = False) -> Value:
+    """As ``step_seconds``, of a checked question.
+
+    ``quick``: interleaved schedules by the slowest rank's seconds and a ramp over the others' (:func:`slowest`), for sweeps and
+    single answers: tens of microseconds instead of milliseconds.
+    """
+    if quick and question.schedule == "interleaved-1f1b":
+        return slowest(question)
     if question.schedule == "gpipe":
         return gpipe(Chain.of(question))
     if question.schedule == "1f1b":
@@ -59,6 +66,20 @@ def seconds(question: Pipeline) -> Value:
         chain = Chain.of(question)
         return replayed_unless(chain.plain, question, interleaved(chain))
     return replayed(question)
+
+
+def slowest(question: Pipeline) -> Value:
+    """Step of an interleaved schedule whose slowest rank never waits once it is filled: ``m`` of its rounds with what sending
+    takes, and ``1/vpp`` of every other rank's round to fill and to drain (2104.04473, section 2.2, on unequal ranks).
+
+    >>> slowest(pipeline("interleaved-1f1b", [[1, 1], [1, 1]], [[2, 2], [2, 2]], micro_batches=4))
+    27.0
+    """
+    rounds = [sum(question.forward[r]) + sum(question.backward(r, c) for c in range(question.vpp)) for r in range(question.pp)]
+    longest = reduce(maximum, rounds)
+    hop = reduce(maximum, question.hops)
+    sent = question.micro_batches * 2.0 * hop * question.vpp * question.exposed + 2.0 * hop * (question.pp - 1)
+    return question.micro_batches * longest + (sum(rounds) - longest) / question.vpp + sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +137,8 @@ def bubble(
     )
 
 
-def idle(question: Pipeline) -> Bubble:
-    """As ``bubble``, of a checked question."""
-    step = seconds(question)
+def idle(question: Pipeline, *, quick: bool = False) -> Bubble:
+    """As ``bubble``, of a checked question; ``quick`` as for :func:`seconds`."""
+    step = seconds(question, quick=quick)
     ranks = (step - question.busy(rank) for rank in range(question.pp))
     return Bubble(step, tuple(maximum(one, 0.0) for one in ranks))  # a sum in another order may be above by rounding

@@ -67,6 +67,8 @@ class Profile:
     expert: bool = False
     sequence_parallel: bool = False
     """Default of sequence parallelism when tp > 1."""
+    tp_comm_overlap: bool = False
+    """Default of pipelining tensor-parallel exchanges with the products beside them."""
     default_expert_tp: int | None = None
     """Default of expert tensor parallelism (None: tp, or 1 where only that leaves room for the experts)."""
     split: Literal["even", "cost"] = "even"

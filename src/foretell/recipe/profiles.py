@@ -43,6 +43,7 @@ _ALL = (
     native.TORCHTUNE,
     native.THUNDER,
     native.LITGPT,
+    native.LLM_FOUNDRY,
     native.TORCHAO,
     native.MMSEG,
     megatron.NANOTRON,

@@ -48,6 +48,7 @@ BRIDGE = replace(
     style=replace(CORE.style, loss="te-fused"),
     losses=(("fused", "te-fused"),),
     sequence_parallel=True,
+    tp_comm_overlap=True,  # training/comm_overlap.py: on with tp > 1 and sequence parallelism
     supports_adapters=True,
     adapters_4bit=False,
 )

@@ -126,3 +126,20 @@ MMSEG = Profile(
     offloads=frozenset(),
     supports_adapters=False,
 )
+LLM_FOUNDRY = Profile(
+    # llmfoundry/models/layers/norm.py (LPLayerNorm: one kernel in the compute format), attention.py (flash), ffn.py;
+    # models/mpt/modeling_mpt.py loss_fn "fused_crossentropy" (flash-attn's, gradient in place); Composer's FSDP
+    name="llm-foundry",
+    title="MosaicML llm-foundry on Composer, FSDP1",
+    aliases=("composer", "mosaicml"),
+    sources=("mosaicml/llm-foundry 8c8dd48 llmfoundry/models",),
+    formats=FSDP,
+    style=Style(norm="fused", gate="eager", attention="flash", loss="te-fused", early_stop=False),
+    rewrite="fused-attention",
+    sharding="fsdp1",
+    zero=(2, 3),
+    default_zero=3,
+    offloads=STATES,
+    offloads_together=True,
+    supports_adapters=False,
+)

@@ -76,6 +76,13 @@ class TrainingRecipe:
     """Implementation of the loss: ``eager``, ``chunked``, ``liger`` ..."""
     compile: bool = False
     """``torch.compile`` of what the framework compiles."""
+    cuda_graphs: Literal["none", "partial", "layer", "full"] = "none"
+    """What is captured: nothing, attention and routers but not the experts, every layer, or the whole step."""
+    tp_comm_overlap: bool | None = None
+    """Tensor-parallel exchanges are pipelined with the products beside them (None: the framework's default)."""
+    dispatcher: Literal["alltoall", "flex"] | None = None
+    """How routed tokens travel: each copy by itself, or once to every domain (DeepEP); None: flex where experts span
+    domains."""
     expandable_segments: bool | None = None
     """``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` (None: the framework's launcher decides)."""
 

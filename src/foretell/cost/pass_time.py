@@ -1,0 +1,252 @@
+"""Seconds of one pass through a block: its kernels priced, its exchanges timed, its launches counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from foretell.cost import collectives
+from foretell.cost.arrays import Value, maximum, minimum, power, where
+from foretell.cost.evaluate import Basis, Sizes
+from foretell.cost.kernels import Device, Efficiency, attention, matmul, traffic
+from foretell.cost.placement import Placement
+from foretell.cost.topology import Group, Topology
+from foretell.cost.works import BlockWorks, Core, Exchange, Product, Stream
+
+__all__ = ["Network", "Pass", "Passes", "Pricer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of one micro-batch on one rank: seconds by what they are spent on, before anything overlaps."""
+
+    matmul: Value = 0.0
+    low: Value = 0.0
+    """Matrix products in the low-precision format."""
+    experts: Value = 0.0
+    """Grouped products of routed experts, in whichever format."""
+    attention: Value = 0.0
+    stream: Value = 0.0
+    """Everything that only moves bytes."""
+    tp: Value = 0.0
+    ep: Value = 0.0
+    cp: Value = 0.0
+    launches: Value = 0.0
+    """Kernels that the host has to launch."""
+    calls: Value = 0.0
+    """Collectives that the host has to launch."""
+    routed: Value = 0.0
+    """Dispatches of routed tokens, whose sizes the host has to learn."""
+    flops: Value = 0.0
+    """Arithmetic that is executed, FLOP."""
+    core_flops: Value = 0.0
+    """Of it, attention's."""
+    masked_flops: Value = 0.0
+    """Attention of the pairs that a causal mask leaves out."""
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(*(getattr(self, name) + getattr(other, name) for name in _PASS))
+
+    def __mul__(self, factor: Value) -> Pass:
+        return Pass(*(getattr(self, name) * factor for name in _PASS))
+
+
+_PASS = tuple(f.name for f in fields(Pass))
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """A block's passes: forward, what is computed again before its backward pass, gradients of inputs and of weights."""
+
+    forward: Pass = field(default_factory=Pass)
+    again: Pass = field(default_factory=Pass)
+    backward: Pass = field(default_factory=Pass)
+    weights: Pass = field(default_factory=Pass)
+    repeated: float = 0.0
+    """Blocks that are computed again as a whole."""
+
+    def __add__(self, other: Passes) -> Passes:
+        return Passes(*(getattr(self, name) + getattr(other, name) for name in _PASSES))
+
+    def __mul__(self, factor: float) -> Passes:
+        return Passes(*(getattr(self, name) * factor for name in _PASSES))
+
+
+_PASSES = tuple(f.name for f in fields(Passes))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Who exchanges with whom over what."""
+
+    topology: Topology
+    groups: Placement
+    algorithm: str | None = None
+    """Forced for collectives that know it."""
+    deduplicated: bool = False
+    """Tokens cross the network once for every domain that their experts sit in (DeepEP, Megatron-Core's flex dispatcher)."""
+    limit: int = 0
+    """Most domains that a token's experts may sit in (node-limited routing); 0: any."""
+
+    def seconds(self, kind: str, size: Value, group: Group) -> Value:
+        """Return the seconds of a collective whose kernel was launched ahead."""
+        force = self.algorithm if self.algorithm in (*collectives.ALGORITHMS, *collectives.SHAPES) else None
+        return collectives.seconds(kind, size, group, self.topology, algorithm=force, queued=True)
+
+    def group(self, name: str) -> Group:
+        """Return a rank's group."""
+        found: Group = getattr(self.groups, name)
+        return found
+
+    def routed(self, size: Value, choices: float, group: Group) -> Value:
+        """Return the seconds of sending every token to the ranks of its ``choices`` experts (``size`` bytes in all).
+
+        Across domains a token travels once to each domain that holds one of its experts: of ``d`` domains, ``k`` even
+        choices reach ``d (1 - (1 - 1/d)^k)``, or no more than the routing allows.
+        """
+        plain = self.seconds("all_to_all", size, group)
+        if not self.deduplicated:
+            return plain
+        domains = group.domains
+        reached = domains * (1.0 - power(1.0 - 1.0 / domains, choices))
+        if self.limit:
+            reached = minimum(reached, float(self.limit))
+        once = collectives.seconds("all_to_all", size * reached / choices, group, self.topology, algorithm="deepep", queued=True)
+        return where(domains > 1, minimum(plain, once), plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Pricer:
+    """Prices works at a run's sizes."""
+
+    device: Device
+    efficiency: Efficiency
+    sizes: Sizes
+    basis: Basis
+    network: Network
+    gradient: float = 4.0
+    """Bytes per element that a weight gradient is written in."""
+    accumulate: float = 1.0
+    """1 where weight gradients are added to what is there."""
+    low: float = 0.0
+    """1 where matrix products that may do so run in the low-precision format."""
+    casts: float = 4.0
+    """Bytes moved per operand element that is converted: read in half precision, written twice for both its products."""
+    imbalance: float = 1.0
+    """Tokens of the busiest expert rank over the mean."""
+
+    def at(self, form: tuple[str, float]) -> Value:
+        return self.basis[form[0]] * form[1]
+
+    def sum(self, form: dict[str, float]) -> Value:
+        out: Value = 0.0
+        for monomial, coefficient in form.items():
+            out = out + self.basis[monomial] * coefficient
+        return out
+
+    def block(self, works: BlockWorks, again: Callable[[str], bool]) -> Passes:
+        """Return the passes of a block; ``again`` tells by a node's name whether it runs once more before its backward."""
+        forward, backward, weights, repeat = Pass(), Pass(), Pass(), Pass()
+        every = bool(works.nodes)
+        for node, work in zip(works.nodes, works.kernels, strict=True):
+            f, b, w = self.kernel(work)
+            forward, backward, weights = forward + f, backward + b, weights + w
+            if again(node):
+                repeat = repeat + f
+            else:
+                every = False
+        there, back = self.exchanges(works.forward), self.exchanges(works.backward)
+        if every:
+            repeat = repeat + there
+        return Passes(forward + there, repeat, backward + back, weights, float(every))
+
+    def exchanges(self, all_of: Iterable[Exchange]) -> Pass:
+        """Return the seconds of exchanges, by group."""
+        out = Pass()
+        for one in all_of:
+            group, size = self.network.group(one.group), self.sum(one.whole)
+            calls = where(group.ranks > 1, 1.0, 0.0)
+            if one.group == "ep":
+                # the busiest rank receives what is more than its share
+                spent = self.network.routed(size * self.imbalance, one.choices, group)
+                out = out + Pass(ep=spent, calls=calls, routed=1.0)
+            elif one.group == "cp":
+                out = out + Pass(cp=self.network.seconds("all_gather", size * group.ranks, group), calls=calls)
+            else:
+                out = out + Pass(tp=self.network.seconds(one.kind, size, group), calls=calls)
+        return out
+
+    def kernel(self, work: Product | Core | Stream) -> tuple[Pass, Pass, Pass]:
+        """Return the forward pass, the gradient of the inputs and that of the weights."""
+        if isinstance(work, Stream):
+            return self._stream(work)
+        return self._core(work) if isinstance(work, Core) else self._product(work)
+
+    def _stream(self, work: Stream) -> tuple[Pass, Pass, Pass]:
+        there = traffic(self.sum(work.forward), self.device, self.efficiency, work.launches)
+        back = traffic(self.sum(work.backward), self.device, self.efficiency, work.launches_backward)
+        return (Pass(stream=there, launches=work.launches), Pass(stream=back, launches=work.launches_backward), Pass())
+
+    def _product(self, work: Product) -> tuple[Pass, Pass, Pass]:
+        shards = self.basis.shards
+        batch = maximum(self.at(work.batch), 1.0)
+        rows = self.at(work.rows) * (self.imbalance if work.spread else 1.0)
+        m = rows / (batch if work.spread else 1.0)
+        n = self.at(work.inner) if work.inner else work.n * shards[work.n_shard]
+        k = self.at(work.deep) if work.deep else work.k * shards[work.k_shard]
+        low = self.low if work.low else 0.0
+        common: dict[str, Any] = {
+            "batch": batch,
+            "operand": 1.0 if low else work.unit,
+            "low": low,
+            "grouped": float(work.grouped),
+        }
+
+        def run(m: Value, n: Value, k: Value, result: float, cast: Value = 0.0, accumulate: float = 0.0) -> Pass:
+            spent = matmul(m, n, k, self.device, self.efficiency, result=result, accumulate=accumulate, **common)
+            copied = traffic(cast * self.casts, self.device, self.efficiency) if low and work.weighted else 0.0
+            flops, launches = 2.0 * m * n * k * batch, 1.0 + (low if work.weighted else 0.0)
+            if work.grouped:
+                return Pass(experts=spent, stream=copied, launches=launches, flops=flops)
+            if low:
+                return Pass(low=spent, stream=copied, launches=launches, flops=flops)
+            return Pass(matmul=spent, stream=copied, launches=launches, flops=flops)
+
+        # sequence parallelism converts a rank's part of the sequence, then gathers it
+        parts = shards["sp"] if "tp" in (work.n_shard, work.k_shard) else 1.0
+        whole_in = m * k * batch * (parts if work.k_shard == "1" else 1.0)
+        whole_out = m * n * batch * (parts if work.n_shard == "1" else 1.0)
+        there = run(m, n, k, work.unit, whole_in)
+        back = run(m, k, n, work.unit, whole_out) if work.input_grad else Pass()
+        if not work.weighted:  # both operands are activations
+            return there, back + run(k, n, m, work.unit), Pass()
+        if not work.trains:
+            return there, back, Pass()
+        return there, back, run(n, k, m, self.gradient, 0.0, self.accumulate)
+
+    def _core(self, work: Core) -> tuple[Pass, Pass, Pass]:
+        op, s = work.op, self.sizes
+        queries = self.at((work.rows[0].split("/")[0] + "/1", work.rows[1]))
+        heads = op.heads * self.basis.shards["tp"]
+        seen: Value = {"T": s.seq_len, "E": s.encoder_seq_len, "B": 1.0}[work.keys] * work.per
+        if op.window:
+            seen = minimum(seen, float(op.window))
+        share: Value = 1.0
+        if op.causal and work.keys == "T" and op.memory == "self":
+            share = 1.0 - 0.5 * seen / (s.seq_len * work.per)  # the first rows of a window see less than all of it
+        pairs = queries * seen * share
+        sizes: dict[str, Any] = {"unit": work.unit}
+        given = (pairs, queries, heads, op.head_dim, op.v_dim, self.device, self.efficiency)
+        flops = 2.0 * pairs * heads * (op.head_dim + op.v_dim)
+        return (
+            Pass(
+                attention=attention(*given, **sizes),
+                launches=1.0,
+                flops=flops,
+                core_flops=flops,
+                masked_flops=flops / share - flops,
+            ),
+            Pass(attention=attention(*given, backward=True, **sizes), launches=3.0, flops=2.5 * flops),
+            Pass(),
+        )

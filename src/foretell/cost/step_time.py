@@ -1,0 +1,233 @@
+"""Seconds of a training step: passes with what overlaps, the pipeline's schedule, gradients, optimizer; each a term."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from foretell.cost.arrays import Value, maximum, minimum, power, where
+from foretell.cost.kernels import Device, Efficiency
+from foretell.cost.pass_time import Pass, Passes
+from foretell.cost.schedule import idle
+from foretell.cost.schedule_inputs import pipeline
+from foretell.cost.software import Software
+from foretell.cost.stage_time import StageCost
+from foretell.recipe.resolve import Run
+
+__all__ = ["Spent", "StepTime", "step_time"]
+
+SHARPNESS = 6.0
+"""Exponent that joins the device's and the host's seconds: the slower one decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of passes by what they were spent on; exposed ones only."""
+
+    matmul: Value = 0.0
+    experts: Value = 0.0
+    attention: Value = 0.0
+    stream: Value = 0.0
+    host: Value = 0.0
+    """Seconds by which the host's launches are slower than the device and its exchanges."""
+    tp: Value = 0.0
+    ep: Value = 0.0
+    cp: Value = 0.0
+    dp: Value = 0.0
+    """Sharded parameters and gradients of every micro-batch, where compute does not hide them."""
+
+    @property
+    def total(self) -> Value:
+        return sum(getattr(self, name) for name in _SPENT)
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(*(getattr(self, name) + getattr(other, name) for name in _SPENT))
+
+    def __mul__(self, factor: Value) -> Spent:
+        return Spent(*(getattr(self, name) * factor for name in _SPENT))
+
+
+_SPENT = tuple(f.name for f in fields(Spent))
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one optimizer step."""
+
+    total: Value
+    pipeline: Value
+    """All passes of all micro-batches, bubble and transfers included."""
+    bubble: Value
+    """Seconds in which a rank waits, the mean over ranks, transfers included."""
+    passes: tuple[Spent, ...]
+    """Of each rank, one micro-batch forward and backward."""
+    reduction: Value
+    """Gradients and parameters that nothing hides, once a step."""
+    optimizer: Value
+    fixed: Value
+    p2p: Value
+    """Seconds of one transfer between stages."""
+    communication: Value
+    """Seconds of all exchanges of one rank in a step, hidden or not."""
+
+
+def step_time(
+    costs: Sequence[StageCost],
+    run: Run,
+    soft: Software,
+    device: Device,
+    efficiency: Efficiency,
+    *,
+    transfer: Value = 0.0,
+    micro_batches: Value = 1,
+    tp_overlap: bool = False,
+) -> StepTime:
+    """Return the seconds of a step.
+
+    ``transfer``: seconds of sending one micro-batch's activations to the next stage.
+    """
+    ahead: list[list[Spent]] = []
+    back: list[list[Spent]] = []
+    weight: list[list[Value]] = []
+    hidden: Value = 0.0
+    made: dict[int, tuple[Spent, Spent, Value]] = {}
+    every = _sharded_each_pass(run)
+    for cost in costs:
+        n = len(cost.chunks)
+        f, b, w = [], [], []
+        for chunk in cost.chunks:
+            if id(chunk) not in made:
+                made[id(chunk)] = (
+                    _spend(chunk.forward, chunk.forward, soft, tp_overlap, 0.0),
+                    _backward(chunk, soft, tp_overlap),
+                    _parts(chunk.weights, soft).total,
+                )
+            forward, backward, own = made[id(chunk)]
+            if every:
+                forward = _gathered(forward, cost.reduction.gather / n, cost.layers / n, soft)
+                both = cost.reduction.gather * _again(run) / n + cost.reduction.reduce / n
+                backward = _gathered(backward, both, cost.layers / n, soft)
+            f.append(forward)
+            b.append(backward)
+            w.append(own)
+        ahead.append(f)
+        back.append(b)
+        weight.append(w)
+    forward_s = [[s.total for s in row] for row in ahead]
+    backward_s = [[s.total for s in row] for row in back]
+    schedule = run.schedule if run.par.pp > 1 else "1f1b"
+    question = pipeline(
+        schedule,
+        forward_s,
+        [
+            [maximum(b - w, 0.0) for b, w in zip(row, ws, strict=True)] if schedule in _SPLIT else row
+            for row, ws in zip(backward_s, weight, strict=True)
+        ],
+        [[minimum(b, w) for b, w in zip(row, ws, strict=True)] for row, ws in zip(backward_s, weight, strict=True)]
+        if schedule in _SPLIT
+        else None,
+        micro_batches=micro_batches,
+        p2p=transfer,
+        exposed=soft.p2p,
+    )
+    found = idle(question, quick=True)
+    passes = tuple(_total(f) + _total(b) for f, b in zip(ahead, back, strict=True))
+    reduction: Value = 0.0
+    optimizer: Value = 0.0
+    exchanged: Value = 0.0
+    for i, cost in enumerate(costs):
+        r = cost.reduction
+        if not every:
+            reduction = maximum(reduction, _once(r.reduce, sum(backward_s[i]), soft) + _once(r.gather, sum(forward_s[i]), soft))
+            exchanged = maximum(exchanged, r.reduce + r.gather)
+        else:
+            exchanged = maximum(exchanged, (r.reduce + r.gather * (1.0 + _again(run))) * micro_batches)
+        moved = (r.update + r.norm) / (device.bandwidth * efficiency.memory)
+        optimizer = maximum(optimizer, moved)
+        raw = sum(
+            (c.forward.tp + c.again.tp + c.backward.tp + c.forward.ep + c.again.ep + c.backward.ep for c in cost.chunks), 0.0
+        )
+        hidden = maximum(hidden, raw * micro_batches)
+    total = found.step + reduction + optimizer + soft.fixed
+    return StepTime(
+        total=total,
+        pipeline=found.step,
+        bubble=found.seconds,
+        passes=passes,
+        reduction=reduction,
+        optimizer=optimizer,
+        fixed=soft.fixed,
+        p2p=transfer,
+        communication=exchanged + hidden,
+    )
+
+
+_SPLIT = ("zb-h1", "zb-v", "dualpipe")
+
+
+def _total(parts: Sequence[Spent]) -> Spent:
+    out = Spent()
+    for part in parts:
+        out = out + part
+    return out
+
+
+def _sharded_each_pass(run: Run) -> bool:
+    """Whether parameters are gathered and gradients reduced in every micro-batch (ZeRO-3, FSDP)."""
+    return run.par.zero == 3
+
+
+def _again(run: Run) -> float:
+    """Gathers of the parameters in the backward pass: none where they stay whole after the forward pass."""
+    return 0.0 if run.par.reshard == "never" else 1.0
+
+
+def _parts(p: Pass, soft: Software) -> Spent:
+    """Seconds of the device's own work."""
+    m = soft.maturity
+    return Spent(
+        matmul=(p.matmul + p.low * soft.low) * soft.matmul * m,
+        experts=p.experts * soft.matmul * soft.experts * m,
+        attention=p.attention * soft.attention * m,
+        stream=p.stream * soft.stream * m,
+    )
+
+
+def _host(p: Pass, soft: Software) -> Value:
+    """Host seconds of launching a pass."""
+    return p.launches * soft.launch + p.calls * soft.call
+
+
+def _spend(p: Pass, exchanges: Pass, soft: Software, tp_overlap: bool, repeated: Value) -> Spent:
+    """Seconds of one pass: the device's work, the host where it is slower, and exchanges that nothing hides."""
+    own = _parts(p, soft)
+    tp = exchanges.tp * (1.0 - soft.tp_hidden * tp_overlap)
+    ep = exchanges.ep * (1.0 - soft.ep_hidden)
+    cover = soft.cp_hidden * own.attention
+    cp = maximum(exchanges.cp - cover, 0.0) + soft.interference * minimum(exchanges.cp, cover)
+    busy, host = own.total + tp + ep + cp, _host(p, soft)
+    slower = power(power(busy, SHARPNESS) + power(host, SHARPNESS) + 1e-60, 1.0 / SHARPNESS) - busy
+    stalls = p.routed * soft.route + repeated * soft.checkpoint  # the device runs dry while the host waits for it
+    return Spent(own.matmul, own.experts, own.attention, own.stream, slower + stalls, tp, ep, cp)
+
+
+def _backward(chunk: Passes, soft: Software, tp_overlap: bool) -> Spent:
+    """Everything that runs backward: what is computed again, and both gradients."""
+    whole = chunk.again + chunk.backward + chunk.weights
+    return _spend(whole, whole, soft, tp_overlap, chunk.repeated)
+
+
+def _gathered(spent: Spent, exchange: Value, layers: float, soft: Software) -> Spent:
+    """A pass with parameters gathered or gradients reduced layer by layer beside it; the first layer's has nothing to hide
+    behind."""
+    first = exchange / maximum(layers, 1.0)
+    cover = soft.dp_hidden * spent.total
+    rest = exchange - first
+    shown = first + maximum(rest - cover, 0.0) + soft.interference * minimum(rest, cover)
+    return replace(spent, dp=spent.dp + shown)
+
+
+def _once(exchange: Value, cover: Value, soft: Software) -> Value:
+    """An exchange of once a step that the last backward or the first forward pass of a micro-batch can hide."""
+    able = soft.dp_hidden * cover
+    return where(exchange > 0, maximum(exchange - able, 0.0) + soft.interference * minimum(exchange, able), 0.0)

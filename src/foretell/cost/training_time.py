@@ -1,0 +1,115 @@
+"""Training time of one run: works priced for a machine, then put together as a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foretell.arch.architecture import Architecture
+from foretell.cost.arrays import Value
+from foretell.cost.evaluate import Basis
+from foretell.cost.kernels import Device, Efficiency
+from foretell.cost.pass_time import Network, Pricer
+from foretell.cost.placement import place
+from foretell.cost.software import Software, efficiency, software
+from foretell.cost.stage_time import StageCost, low_format, price, stage_works
+from foretell.cost.step_time import StepTime, step_time
+from foretell.cost.topology import Topology
+from foretell.cost.training_memory import sizes_of
+from foretell.cost.weights import unit
+from foretell.machine.hardware import HardwareNode
+from foretell.recipe.resolve import Run
+
+__all__ = ["Priced", "device_of", "price_run", "training_time"]
+
+_STORED = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+"""Which peak a low-precision format has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A run's passes on a machine, before software adds to them."""
+
+    costs: tuple[StageCost, ...]
+    device: Device
+    efficiency: Efficiency
+    transfer: Value
+    """Seconds of sending one micro-batch's activations to the next stage."""
+    compute_capability: str | None
+    flat: bool = False
+    """Kernels are FLOP over one rate: software's corrections of them do not apply."""
+
+
+def device_of(hardware: HardwareNode, run: Run) -> Device:
+    """Return the rates that a run's kernels have; InputError where the device lacks the format."""
+    compute = run.formats.compute
+    peak = hardware.peak("tf32" if compute == "fp32" and "tf32" in hardware.peak_flops else compute)
+    low = low_format(run)
+    low_peak = hardware.peak(_STORED[low]) if low else peak
+    processors = float(hardware.sm_count or round(peak / 7e12) or 1)
+    return Device(peak, low_peak, hardware.memory_bandwidth_bytes_per_s, processors)
+
+
+def price_run(
+    arch: Architecture,
+    run: Run,
+    hardware: HardwareNode,
+    topology: Topology,
+    *,
+    algorithm: str | None = None,
+    imbalance: float = 1.0,
+) -> Priced:
+    """Price every pass of a run.
+
+    ``imbalance``: tokens of the busiest expert rank over the mean.  ``algorithm`` forces one of the collectives'.
+    """
+    par, recipe = run.par, run.recipe
+    sizes = sizes_of(run)
+    basis = Basis(sizes)
+    groups = place(topology, tp=par.tp, cp=par.cp, ep=par.ep, dp=par.dp, pp=par.pp, etp=par.expert_tp, replicas=par.hsdp_replicas)
+    limit = arch.config.get("topk_group")
+    network = Network(
+        topology,
+        groups,
+        algorithm,
+        deduplicated=recipe.dispatcher != "alltoall",
+        limit=int(limit) if isinstance(limit, int) else 0,
+    )
+    device = device_of(hardware, run)
+    share = efficiency(hardware.compute_capability)
+    pricer = Pricer(
+        device,
+        share,
+        sizes,
+        basis,
+        network,
+        gradient=unit(run.formats.grad) if run.style.main_grad_fusion else unit(run.formats.wgrad),
+        accumulate=1.0 if run.style.main_grad_fusion else 0.0,
+        low=1.0 if low_format(run) else 0.0,
+        imbalance=imbalance,
+    )
+    costs = price(stage_works(arch, run), run, pricer)
+    transfer: Value = 0.0
+    if par.pp > 1:
+        split = par.tp if par.sp or run.profile.megatron else 1.0  # Megatron scatters what it sends over its tensor group
+        size = basis["T/1"] * arch.hidden * run.style.residual / split
+        transfer = network.seconds("p2p", size, groups.pp)
+    return Priced(costs, device, share, transfer, hardware.compute_capability)
+
+
+def training_time(priced: Priced, run: Run, soft: Software | None = None) -> StepTime:
+    """Return the seconds of a step of a priced run."""
+    soft = soft or software(run, priced.compute_capability)
+    if priced.flat:
+        soft = replace(soft, matmul=1.0, maturity=1.0, launch=0.0, call=0.0, checkpoint=0.0, route=0.0, fixed=0.0)
+    given = run.recipe.tp_comm_overlap
+    overlap = run.profile.tp_comm_overlap if given is None else given
+    return step_time(
+        priced.costs,
+        run,
+        soft,
+        priced.device,
+        priced.efficiency,
+        transfer=priced.transfer,
+        micro_batches=run.recipe.grad_accum,
+        tp_overlap=overlap and bool(run.par.sp) and run.par.tp > 1,
+    )
