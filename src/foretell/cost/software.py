@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any
 
+from foretell.cost import kernel_shares
 from foretell.cost.kernels import Efficiency
 from foretell.recipe.resolve import Run
 
@@ -101,14 +102,6 @@ def calibration() -> dict[str, Any]:
     return data
 
 
-@functools.lru_cache(maxsize=1)
-def kernel_calibration() -> dict[str, Any]:
-    """Return the calibration file of kernels."""
-    text = resources.files("foretell.catalog").joinpath("data/calibration/kernels.json").read_text("utf-8")
-    data: dict[str, Any] = json.loads(text)
-    return data
-
-
 def generation(compute_capability: str | None) -> str:
     """Name the generation whose constants a device takes; one that was never measured takes Hopper's shares.
 
@@ -120,10 +113,9 @@ def generation(compute_capability: str | None) -> str:
     return "ampere" if found == "volta" else found
 
 
-def efficiency(compute_capability: str | None) -> Efficiency:
-    """Return the shares of its datasheet that a device's kernels reach."""
-    values: Mapping[str, float] = kernel_calibration()["generations"][generation(compute_capability)]
-    return Efficiency(**values)
+def efficiency(compute_capability: str | None, gpu: str = "") -> Efficiency:
+    """Return the shares of its datasheet that a device's kernels reach; ``gpu`` is its catalog id."""
+    return kernel_shares.efficiency(compute_capability, gpu)
 
 
 def family(run: Run) -> str:

@@ -75,7 +75,7 @@ def price_run(
         limit=int(limit) if isinstance(limit, int) else 0,
     )
     device = device_of(hardware, run)
-    share = efficiency(hardware.compute_capability)
+    share = efficiency(hardware.compute_capability, hardware.id)
     pricer = Pricer(
         device,
         share,
