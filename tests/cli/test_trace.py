@@ -70,6 +70,20 @@ def forever():
         pass
 
 
+class Endless(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.Linear(8, 8)
+
+    def forward(self, x):
+        while True:
+            x = self.cell(x)
+
+
+def scans():
+    return {"model": Endless(), "batch": torch.randn(4, 8)}
+
+
 def dies():
     import os, signal
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -201,6 +215,10 @@ def test_settings_of_the_allocator_count(cli: Any, saved: str) -> None:
         (("trace", "jobs.py:raises"), ("jobs.py:", "ValueError: no such thing")),
         (("trace", "jobs.py:masks"), ("aten::index", "--density")),
         (("trace", "jobs.py:forever", "--time-limit", "6"), ("takes longer", "--time-limit")),
+        (
+            ("trace", "jobs.py:scans", "--time-limit", "12"),
+            ("takes longer", "while recording", "forward of step 0, in cell (", "jobs.py:", "--seq-len"),
+        ),
         (("trace", "jobs.py:dies"), ("SIGSEGV",)),
         (("trace", "jobs.py:hungry", "--memory-limit", "1"), ("more memory", "--memory-limit")),
         (("trace", "--model", "gpt2", "--sharding", "fsdp2"), ("more than one GPU",)),

@@ -145,6 +145,14 @@ def test_models_of_other_libraries_are_traced_by_name(library: str, content: dic
     assert any("convolution" in op for op in made.about["unknown_workspaces"])
 
 
+@pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is not None, reason="its kernels are here")
+def test_a_recurrence_without_its_kernel_is_said() -> None:
+    content = {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 1, "state_size": 4, "vocab_size": 64}
+    made = record(TraceRequest(model=ModelRequest(content=content, where="here", seq_len=4)))
+    assert any("mamba_ssm is not installed" in note and "mamba_inner_fn" in note for note in made.about["notes"])
+    assert not any("is not installed" in note for note in traced().about["notes"])
+
+
 def test_every_optimizer_that_can_be_asked_for_can_be_made() -> None:
     from foretell.trace import request
     from foretell.trace.engine.models import DTYPES, OPTIMIZERS

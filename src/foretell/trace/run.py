@@ -101,7 +101,10 @@ _FALLBACK = (
 )
 
 
-_SLOW = "Give more with --time-limit, or trace fewer steps, layers or a smaller input"
+_SLOW = (
+    "Give more with --time-limit, or trace fewer steps or layers, or a smaller input (--seq-len): "
+    "a loop over the tokens in Python takes time for each"
+)
 _LARGE = "Something makes real tensors: build them on the default device, or give more with --memory-limit"
 
 
@@ -111,7 +114,7 @@ class _Worker:
     def __init__(self, request: TraceRequest, progress: Progress, time_limit: float, memory_limit: int) -> None:
         self.request, self.progress = request, progress
         self.time_limit, self.memory_limit = time_limit, memory_limit
-        self.stage, self.events = "starting", 0
+        self.stage, self.events, self.reached = "starting", 0, ""
         self.reason = ""
         self.error: dict[str, Any] | None = None
         self.fault: str | None = None
@@ -171,7 +174,8 @@ class _Worker:
             time.sleep(_POLL)
 
     def _refuse(self, what: str, field: str, limit: str, hint: str) -> None:
-        text = f"the trace {what} than allowed (while {self.stage}, after {self.events:,} events)"
+        reached = f"; it was at {self.reached}" if self.reached else ""
+        text = f"the trace {what} than allowed (while {self.stage}, after {self.events:,} events{reached})"
         self.error = {"kind": "input", "problem": text, "field": field, "value": limit, "hint": hint}
 
     def _hear(self, said: Any) -> None:
@@ -181,6 +185,7 @@ class _Worker:
         *lines, self.pending = self.pending.split(b"\n")
         for line in lines:
             told = json.loads(line)
+            self.reached = told.get("reached", "" if "stage" in told else self.reached)
             self.stage = told.get("stage", self.stage)
             self.events = told.get("events", self.events)
             self.error = told.get("error", self.error)

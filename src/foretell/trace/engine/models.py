@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +98,7 @@ def _transformers(request: ModelRequest, notes: list[str]) -> tuple[Any, Any, An
     with initialization.no_init_weights():
         model = cls._from_config(config, dtype=dtype, attn_implementation=attention)
     model.tie_weights()
+    notes += _written_out(model)
     make = _inputs(model, config, request, notes)
     return model, make, _transformers_loss(notes)
 
@@ -124,6 +127,26 @@ def _attention(cls: Any, request: ModelRequest, notes: list[str]) -> str:
         notes.append(f"{cls.__name__} has no SDPA in transformers: eager attention was traced")
         return "eager"
     return request.attention
+
+
+_SCANS = {
+    "mamba_inner_fn": "mamba_ssm",
+    "mamba_chunk_scan_combined": "mamba_ssm",
+    "chunk_gated_delta_rule": "fla",
+    "chunk_kda": "fla",
+}
+"""Function of a model's module -> the package that has a kernel for it."""
+
+
+def _written_out(model: Any) -> list[str]:
+    """Say which recurrences run as transformers writes them out, because the package that has a kernel for them is not here."""
+    module = sys.modules[type(model).__module__]
+    missing = [name for name, package in _SCANS.items() if hasattr(module, name) and importlib.util.find_spec(package) is None]
+    return [
+        f"{_SCANS[name]} is not installed: {name} was traced as transformers writes it out, which may loop over the tokens and "
+        "keeps other tensors than the kernel"
+        for name in missing
+    ]
 
 
 def _class(library: Any, config: Any, where: str) -> Any:

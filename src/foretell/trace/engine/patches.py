@@ -19,6 +19,7 @@ from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from foretell.trace.engine.cache import quicken_keys
 from foretell.trace.engine.functions import replace_functions
 from foretell.trace.engine.inplace import watch_functions
 
@@ -33,7 +34,7 @@ def applied(*, fake: bool) -> Iterator[Counter[str]]:
         _initialisers(stack)
         watch_functions(stack)
         if fake:
-            for change in (_modes, _optimizers, _clipping, _module_moves, _literals, replace_functions):
+            for change in (_modes, _optimizers, _clipping, _module_moves, _literals, replace_functions, quicken_keys):
                 change(stack)
             _compilers(stack, left_out)
         yield left_out

@@ -69,7 +69,8 @@ class Recorder(TorchDispatchMode):
         self.ended: int | None = None
         """Events recorded when the run ended; what is freed after that is only our own tidying up."""
         self.operators = 0
-        self.on_progress: Callable[[int], None] | None = None
+        self.on_progress: Callable[[int, str], None] | None = None
+        """Told the number of events, and the place that was reached in words."""
 
     # -- phases ---------------------------------------------------------------------------------------------
 
@@ -159,7 +160,13 @@ class Recorder(TorchDispatchMode):
         if len(self.order) > self.limit:
             raise TooLong(f"more than {self.limit:,} events")
         if self.on_progress is not None:
-            self.on_progress(len(self.order))
+            self.on_progress(len(self.order), self._reached())
+
+    def _reached(self) -> str:
+        """Say where the run is."""
+        phase, last = self.phases[-1], self.storages[-1]
+        inside = " ".join(part for part in (last.module, last.line and f"({last.line})") if part)
+        return f"{phase.name} of step {phase.step}" + (f", in {inside}" if inside else "")
 
     # -- operators ------------------------------------------------------------------------------------------
 

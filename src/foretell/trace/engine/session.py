@@ -93,7 +93,7 @@ class Traced:
         self.left_out: Counter[str] = Counter()
         self.built: Policies
         """What was answered while the job was built."""
-        self.on_progress: Callable[[int], None] | None = None
+        self.on_progress: Callable[[int, str], None] | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:

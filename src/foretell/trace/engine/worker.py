@@ -50,11 +50,11 @@ class _Pipe:
         self.file.write(json.dumps(what) + "\n")
         self.file.flush()
 
-    def events(self, count: int) -> None:
+    def events(self, count: int, reached: str) -> None:
         now = time.monotonic()
         if now - self.last > _EVERY:
             self.last = now
-            self.say(events=count)
+            self.say(events=count, reached=reached)
 
 
 def main() -> int:
