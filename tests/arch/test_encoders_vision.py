@@ -256,3 +256,24 @@ def test_diffusers_builds_as_many(name: str) -> None:
                 module = getattr(diffusers, name)(**config)
             assert count(module) == parameters, config
             assert read_config(json.loads(module.to_json_string())).parameters == parameters
+
+
+def test_a_unet_is_checkpointed_part_by_part() -> None:
+    """diffusers ``unet_2d_blocks.py``: residual blocks but the middle's first, transformer blocks; the rest is kept."""
+    arch = read_config({"_class_name": "UNet2DConditionModel", "transformer_layers_per_block": [1, 2, 1, 1]})
+    parts = {}
+    for stack in arch.stacks:
+        for i, at in enumerate(stack.pattern):
+            block = stack.blocks[at]
+            assert block.checkpoints is not None
+            names = [op.name for op in block.ops]
+            inside = [name for part in block.checkpoints for name in part]
+            assert len(set(inside)) == len(inside)
+            assert [name for name in names if name in inside] == inside  # each a run of operators, in order
+            assert not {"attn_norm", "proj_in", "proj_out", "attn_out", "concat", "down", "up", "resize"} & set(inside)
+            parts[stack.name, i] = [part[0] for part in block.checkpoints]
+    assert parts["down0", 0] == ["norm1", "t0_norm1"]
+    assert parts["down0", 2] == []
+    assert parts["down1", 0] == ["norm1", "t0_norm1", "t1_norm1"]
+    assert (parts["mid", 0], parts["mid", 1]) == (["t0_norm1"], ["norm1"])
+    assert parts["up0", 0] == ["norm1"]

@@ -68,3 +68,23 @@ def test_precision_aware_masters_keep_16_bits() -> None:
     aware = full.with_(optim_dtype="bf16")
     assert resolve(full, par, profile("megatron-core")).formats.master == "fp32"
     assert resolve(aware, par, profile("megatron-core")).formats.master == "int16"
+
+
+DEEPSEEK: dict[str, object] = {
+    "model_type": "deepseek_v3", "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "q_lora_rank": 96, "kv_lora_rank": 64, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1, "moe_intermediate_size": 64, "intermediate_size": 512, "vocab_size": 1000,
+}  # fmt: skip
+ROUTERS = 2 * 8 * 256
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "each", "more"),
+    [("hf-trainer", "bf16-true", 2 * 4, 2 * 4), ("hf-trainer", "bf16", 4 * 4, 0), ("megatron-core", "bf16", 2 + 4 + 12, 0)],
+)
+def test_routers_that_stay_in_fp32(framework: str, precision: str, each: int, more: int) -> None:
+    """transformers keeps DeepSeek-V3's routers in fp32 (``_keep_in_fp32_modules_strict``): weight, gradient and both moments."""
+    recipe = TrainingRecipe(framework=framework, precision=precision)
+    arch = read_config(DEEPSEEK)
+    found = state_bytes(DEEPSEEK, recipe, Parallelism())
+    assert found == each * arch.parameters + more * ROUTERS

@@ -79,6 +79,24 @@ def test_discarded_storages_come_back_when_the_backward_needs_them() -> None:
     assert max(amount(p.size) for p in memory.backward) == 10 + 40 + 40 + 40 + 7
 
 
+def test_prompt_groups_go_before_the_forward_pass_is_over() -> None:
+    levels = {}
+    for prompt in (False, True):
+        x = Tensor("x", size(10), grad=True)
+        tape = Tape(x)
+        a = tape.node("first", [x], size(40), saved=[x])
+        b = tape.node("second", [a], size(10), saved=[a])
+        out = tape.node("third", [b], size(100), saved=[b])
+        memory = tape.run(out, discard=[frozenset({a})], prompt=prompt)
+        levels[prompt] = {p.operator: amount(p.size) for p in memory.forward}
+        assert amount(memory.saved) == 10 + 10
+        assert (
+            max(amount(p.size) for p in memory.backward if p.operator == "second") == 10 + 40 + 10 + 40
+        )  # x, a again, and two gradients
+    assert levels[False] == {"first": 50, "second": 60, "third": 160}
+    assert levels[True] == {"first": 50, "second": 60, "third": 120}
+
+
 def test_frozen_matmul_keeps_no_input() -> None:
     x = Tensor("x", size(10), grad=True)
     tape = Tape(x)

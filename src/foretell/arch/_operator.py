@@ -18,6 +18,8 @@ class Weight:
     shape: tuple[int, ...]
     shard: Shard = "1"
     role: Role = "vector"
+    wide: bool = False
+    """Kept in fp32 by transformers in a model of a narrower format (``_keep_in_fp32_modules_strict``)."""
 
     @property
     def elements(self) -> int:

@@ -24,7 +24,7 @@ class Router(Operator):
     normalised: bool = False
     """... divides the chosen scores by their sum (``norm_topk_prob``)."""
     wide: bool = False
-    """... multiplies in fp32 (DeepSeek-V3)."""
+    """... multiplies in fp32, with a matrix that is kept in fp32 (DeepSeek-V3)."""
     narrow: bool = False
     """... gives the chosen scores in the logits' format (Qwen)."""
 
@@ -33,7 +33,7 @@ class Router(Operator):
         return self.experts
 
     def weights(self) -> Iterator[Weight]:
-        yield Weight(f"{self.name}.weight", (self.experts, self.dim), "1", "matrix")
+        yield Weight(f"{self.name}.weight", (self.experts, self.dim), "1", "matrix", self.wide)
         if self.bias:
             yield Weight(f"{self.name}.bias", (self.experts,), "1")
         yield from self.extra

@@ -33,6 +33,9 @@ class Block:
 
     borrowed: tuple[str, ...] = ()
     """Names of operators whose weights an earlier layer owns (Zamba 2's shared transformer runs in many layers)."""
+    checkpoints: tuple[tuple[str, ...], ...] | None = None
+    """Names of the operators of each of its parts that full checkpointing computes again by itself, while the rest is kept
+    (a U-Net of diffusers); None: the block is computed again as a whole."""
 
     def weights(self) -> Iterator[Weight]:
         if not self.shared:

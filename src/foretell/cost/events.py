@@ -173,7 +173,14 @@ class Programs:
         first: Trace = []
         second: Trace = []
         memory = layer_pass(
-            e.tape, out, mode, folder.recipe.recompute, folder.style, accumulate=folder.transient, traces=(first, second)
+            e.tape,
+            out,
+            mode,
+            folder.recipe.recompute,
+            folder.style,
+            accumulate=folder.transient,
+            checkpoints=block.checkpoints,
+            traces=(first, second),
         )
         ahead = Slots(e.tape, out)
         if second:

@@ -15,6 +15,7 @@ from foretell.cost.linear import Lin, total
 from foretell.cost.pipeline import Stage
 from foretell.cost.recompute import layer_pass
 from foretell.cost.rules_rope import tables
+from foretell.cost.rules_scan import padding_mask
 from foretell.cost.rules_scores import biases, eager, mask_unit
 from foretell.cost.saved import CONDITION, Emitter, place_of
 from foretell.cost.segments import Layer, Segment, prune
@@ -91,8 +92,10 @@ class StageFolder:
     def placed(self, stack: Stack, layers: Sequence[int], modes: Sequence[str], chunk: int) -> Iterator[tuple[Block, str, bool]]:
         """Each layer of a run: its block, how it is checkpointed, and whether its input needs a gradient."""
         flows = not (stack is self.arch.main and self.stage.first) or self.block_trains(self.arch.embed)
-        for layer, mode in zip(layers, modes, strict=True):
+        for layer, asked in zip(layers, modes, strict=True):
             block = stack.blocks[stack.pattern[layer]]
+            inside = block.checkpoints is not None and self.recipe.recompute.mode == "full"  # wherever the block stands
+            mode = "full" if inside else asked
             # checkpointed layers need an input with a gradient: frameworks then make the embedding's output need one
             yield block, mode, flows or chunk > 0 or mode == "full"
             flows = flows or self.block_trains(block)
@@ -127,7 +130,15 @@ class StageFolder:
             return replace(self.made[key], count=count)
         e = self.emitter(block, input_grad=flows)
         out = e.emit()
-        memory = layer_pass(e.tape, out, mode, self.recipe.recompute, self.style, accumulate=self.transient)
+        memory = layer_pass(
+            e.tape,
+            out,
+            mode,
+            self.recipe.recompute,
+            self.style,
+            accumulate=self.transient,
+            checkpoints=block.checkpoints,
+        )
         if self.style.sac_abs and mode == "selective" and self.recipe.fp8_recipe == "rowwise":
             memory = replace(memory, saved=memory.saved + self._absolute(block))
         if "activations" in self.recipe.offload:  # two layers' are on their way to or from the host
@@ -173,14 +184,15 @@ class StageFolder:
         checkpointed layer is given beside its input."""
         full = self.recipe.recompute.mode == "full"
         out = tables(self.arch, self.style, own=full) if self.style.composite else Lin()
+        mask = padding_mask(self.arch, self.style)
         if not full:
-            return out
+            return out + mask
         if self.arch.family == "decoder":  # positions, of the sequence or counted in each sample
             counted = any("token" in op.indices for op in self.arch.embed.ops if isinstance(op, Parameters))
             rows = "T" if counted else "S" if out else ""
             out.add(Lin.of("positions", f"{rows}/1", 8.0) if rows else Lin())
         out.add(self.given())
-        return out
+        return out + mask
 
     @property
     def has_loss(self) -> bool:

@@ -28,6 +28,11 @@ def _starts(*names: str) -> Callable[[str], bool]:
     return lambda node: node.startswith(names)
 
 
+def _of(names: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return what tells nodes of these operators."""
+    return lambda node: any(node == name or node.startswith(f"{name}.") for name in names)
+
+
 MODULES: dict[str, tuple[Callable[[str], bool], bool]] = {
     "core_attn": (_starts("attn"), False),
     "layernorm": (_starts("norm1", "norm2"), True),
@@ -49,16 +54,22 @@ def layer_pass(
     style: Style,
     *,
     accumulate: bool,
+    checkpoints: tuple[tuple[str, ...], ...] | None = None,
     traces: tuple[Trace, Trace] | None = None,
 ) -> Pass:
     """Replay a layer under ``mode``: ``none``, ``full`` or ``selective`` (as ``spec`` says).
 
+    ``checkpoints``: :attr:`foretell.arch.architecture.Block.checkpoints`.
     ``traces`` receive what the first forward pass and what the backward pass allocate; a pass without recomputation of
     the whole layer writes both into the first.
     """
     log = traces[0] if traces is not None else None
     if mode == "none":
         m = tape.run(out, accumulate=accumulate, trace=log)
+        return Pass(m.saved, tuple(m.forward), tuple(m.backward), m.wgrad)
+    if mode == "full" and checkpoints is not None:
+        parts = [group - {out.storage} for names in checkpoints if (group := _group(tape, _of(names), drop_output=False))]
+        m = tape.run(out, accumulate=accumulate, discard=parts, prompt=True, trace=log)
         return Pass(m.saved, tuple(m.forward), tuple(m.backward), m.wgrad)
     if mode == "full":
         return _full(tape, out, accumulate, Lin(), spec, style, traces)

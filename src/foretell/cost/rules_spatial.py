@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from foretell.arch.operators import Conv, Pool, Scan
-from foretell.cost.linear import Lin
 from foretell.cost.rules_matmul import cast_weights, narrowed
+from foretell.cost.rules_scan import convolved, widened, written_out
 from foretell.cost.saved import Emitter, cast, rule
 from foretell.cost.tape import Tensor
 
@@ -19,12 +19,15 @@ def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
         e.rows, e.per = "B", float(op.source or op.positions or 1)
         unit = 4.0 if st.autocast else st.compute
         source = [Tensor("sample", e.size(op.c_in, unit, "sp"), False, unit=unit)]
+    written = e.style.scan == "eager" and not op.positions
+    if written:
+        source = [widened(e, op, x) for x in source]
     if st.autocast:
         source = [cast(e, x, st.compute, shard, op.c_in / len(source), f"{op.name}.cast") for x in source]
     copies = cast_weights(e, op, trains)
     if op.positions:
         e.rows, e.per = "B", float(op.positions)
-    return e.tape.node(
+    out = e.tape.node(
         op.name,
         source,
         e.size(op.c_out, st.compute, shard),
@@ -34,6 +37,7 @@ def conv(e: Emitter, op: Conv, *xs: Tensor) -> Tensor:
         trainable=trains,
         unit=st.compute,
     )
+    return convolved(e, op, out) if written else out
 
 
 @rule(Pool)
@@ -53,13 +57,9 @@ def pool(e: Emitter, op: Pool, *xs: Tensor) -> Tensor:
 @rule(Scan)
 def scan(e: Emitter, op: Scan, *xs: Tensor) -> Tensor:
     """Fused recurrence: keeps its inputs and the chunk states."""
-    stored, unit, slices = float(op.stored) * 4.0, e.style.compute, Lin()
     if e.style.scan == "eager" and op.kind == "mamba1":
-        # exp(A dt), dt B and the state of every token, in fp32; softplus, convolution and scan results; states again in the
-        # model's format (transformers models/mamba/modeling_mamba.py selective_scan_fn)
-        stored += 4.0 * (3.0 * op.state + 3.0 * op.d_inner) + (unit * op.state if unit < 4.0 else 0.0)
-        # a token's gradient is a slice of a whole tensor, added to those of later ones
-        slices = e.size(3.0 * op.state, 4.0, "tp").as_category("temporaries")
+        return written_out(e, op, *xs)
+    stored, unit = float(op.stored) * 4.0, e.style.compute
     states = e.tape.extra(f"{op.name}.states", e.size(stored, 1.0, "tp"))
     trains = e.weights.trains(op)
     return e.tape.node(
@@ -68,7 +68,6 @@ def scan(e: Emitter, op: Scan, *xs: Tensor) -> Tensor:
         e.size(op.d_inner, unit, "tp"),
         saved=[*xs, states],
         wgrad=e.weights.gradient(op),
-        bwork=slices,
         trainable=trains,
         unit=unit,
     )

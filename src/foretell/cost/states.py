@@ -50,7 +50,7 @@ def shard(form: Lin, zero: int) -> Lin:
 def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -> StateTerms:
     """States of ``blocks`` (each with how often it stands on this rank) under ZeRO stage ``zero``."""
     formats, opt = plan.formats, plan.optimizer
-    weights, optimizer = Lin(), Lin()
+    weights, gradients, optimizer = Lin(), Lin(), Lin()
     trained: dict[str, float] = {}
     blocks = list(blocks)
     one = -1
@@ -62,8 +62,9 @@ def states(blocks: Iterable[tuple[Block, float]], plan: WeightPlan, zero: int) -
         trains = float(i == one) if opt.one_block else n
         for key, count in elements.items():
             trained[key] = trained.get(key, 0.0) + trains * count
+        if not opt.one_block and plan.recipe.adapter is None:
+            gradients.add(_wide_gradients(block, plan), trains)
         optimizer.add(_optimizer_states(block, plan, opt), trains)
-    gradients = Lin()
     master = Lin()
     keeps_master = formats.master is not None and formats.master != formats.param and opt.master
     adapter = plan.recipe.adapter
@@ -87,6 +88,15 @@ def in_backward(plan: WeightPlan) -> bool:
     return plan.optimizer.in_backward or plan.recipe.optimizer_in_backward
 
 
+def _wide_gradients(block: Block, plan: WeightPlan) -> Lin:
+    """What gradients of weights that are kept in fp32 have beyond those of the others."""
+    size, out = unit(plan.formats.grad), Lin()
+    for op in block.ops:
+        for w in op.weights() if plan.trains(op) else ():
+            out.add(Lin.of("gradients", LOCAL[w.shard], w.elements * (plan.at_least_wide(w, size) - size)))
+    return out
+
+
 def _optimizer_states(block: Block, plan: WeightPlan, opt: Optimizer) -> Lin:
     """Optimizer states of one block, tensor by tensor (factored and projected states depend on the shapes)."""
     out = Lin()
@@ -96,26 +106,27 @@ def _optimizer_states(block: Block, plan: WeightPlan, opt: Optimizer) -> Lin:
     wide = unit(adapter.dtype) if adapter is not None else unit(plan.formats.optim)
     fraction = plan.recipe.trainable_fraction
     for op in block.ops:
-        for shape, shard_key, role in _trained_shapes(op, plan):
+        for shape, shard_key, role, each in _trained_shapes(op, plan, wide):
             elements = 1.0
             for d in shape:
                 elements *= d
-            size = _state_bytes(opt, shape, elements, role, wide)
+            size = _state_bytes(opt, shape, elements, role, each)
             out.add(Lin.of("optimizer_state", LOCAL[shard_key], size * fraction))
     return out
 
 
-def _trained_shapes(op: Operator, plan: WeightPlan) -> Iterable[tuple[tuple[int, ...], str, str]]:
+def _trained_shapes(op: Operator, plan: WeightPlan, wide: float) -> Iterable[tuple[tuple[int, ...], str, str, float]]:
+    """Yield shape, shard, role and bytes per element of a state (``wide`` of most) of each tensor that trains."""
     if plan.trains(op):
         for w in op.weights():
-            yield w.shape, w.shard, w.role
+            yield w.shape, w.shard, w.role, plan.at_least_wide(w, wide)
     extra = plan.scaled(op) or plan.rescaled(op)
     if extra:
-        yield (int(extra),), next(iter(plan.added(op))), "vector"
+        yield (int(extra),), next(iter(plan.added(op))), "vector", wide
     pair = plan.adapter(op) if plan.targeted(op) else None  # type: ignore[arg-type]
     if pair is not None:
         for key, count in pair.elements.items():
-            yield (pair.rank, count // pair.rank), key, "matrix"
+            yield (pair.rank, count // pair.rank), key, "matrix", wide
 
 
 def _state_bytes(opt: Optimizer, shape: tuple[int, ...], elements: float, role: str, wide: float) -> float:

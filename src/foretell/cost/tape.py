@@ -88,6 +88,7 @@ class Tape:
         recompute: bool = False,
         early_stop: bool = False,
         discard: Sequence[frozenset[Tensor]] = (),
+        prompt: bool = False,
         trace: Trace | None = None,
     ) -> BlockMemory:
         """Replay forward and backward.
@@ -96,8 +97,9 @@ class Tape:
         exist, new ones are transient.  ``recompute``: the forward runs inside the backward pass (the incoming
         gradient is live all along, its points are backward points), with ``early_stop`` only up to the last node that
         keeps something.  ``discard``: groups of storages that are
-        dropped after the forward pass and computed again, group by group, when the backward pass needs one.
+        dropped after the forward pass (``prompt``: as soon as nothing in it uses them) and computed again, group by group, when
+        the backward pass needs one.
         ``trace`` receives every allocation and release in order.
         """
-        options = Options(keep, accumulate, recompute, recompute and early_stop, discard)
+        options = Options(keep, accumulate, recompute, recompute and early_stop, discard, prompt)
         return Unroll(self.nodes, self.x, out, options, [] if trace is None else trace).run()

@@ -97,6 +97,7 @@ def folders(arch: Architecture, run: Run) -> list[StageFolder]:
         fused_wgrad=run.style.main_grad_fusion,
         quantizes_head=profile.quantizes_head,
         dequantized=profile.dequantized,
+        keeps_wide=run.style.composite,
     )
     if profile.rewrite:
         arch = REWRITES[profile.rewrite](arch)

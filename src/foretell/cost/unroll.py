@@ -18,6 +18,8 @@ class Options:
     recompute: bool = False
     early_stop: bool = False
     discard: Sequence[frozenset[Tensor]] = ()
+    prompt: bool = False
+    """Groups are dropped as soon as nothing in the forward pass uses them; else once it is over."""
 
 
 class Unroll:
@@ -73,7 +75,10 @@ class Unroll:
         self.enter()
         for i in range(self.end + 1):
             self.forward(i, self.nodes[i])
-        self.discard()
+            if options.prompt:
+                self.discard([group for group in options.discard if self.last_of(group) == i])
+        if not options.prompt:
+            self.discard(options.discard)
         result.saved = Lin(self.live) - (self.grad_out if options.recompute else Lin())
         if options.recompute and self.x is not None and self.refs[self.x.storage] == 1:  # kept by the checkpoint alone
             result.saved.add(self.x.size, -1.0)
@@ -127,11 +132,16 @@ class Unroll:
             if t is not out and not t.held:
                 self.drop(t)
 
-    def discard(self) -> None:
-        """Free the groups that are computed again in the backward pass."""
-        self.gone = [{s for s in group if self.refs.get(s, 0) > 0} for group in self.options.discard]
-        for group in self.gone:
-            for s in group:
+    def last_of(self, group: frozenset[Tensor]) -> int:
+        """Return the index of the last node that uses any of a group's storages."""
+        return max(i for i, n in enumerate(self.nodes) if any(t.storage in group for t in (*n.ins, *n.outs, *n.saved)))
+
+    def discard(self, groups: Sequence[frozenset[Tensor]]) -> None:
+        """Free groups that are computed again in the backward pass."""
+        for group in groups:
+            left = {s for s in group if self.refs.get(s, 0) > 0}
+            self.gone.append(left)
+            for s in left:
                 self.live.add(s.size, -1.0)
                 self.log.append(("free", s, None))
 

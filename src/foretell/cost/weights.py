@@ -18,6 +18,9 @@ SHARDED = {"1": "1/z", "tp": "1/z.tp", "ep": "1/ze", "etp": "1/etp"}
 LOCAL = {"1": "1/1", "tp": "1/tp", "ep": "1/ep", "etp": "1/etp"}
 
 
+FP32 = 4.0
+
+
 def unit(name: str | None) -> float:
     """Bytes per element of a format (0 for None)."""
     return 0.0 if name is None else float(dtype(name).bytes_per_element)
@@ -54,6 +57,8 @@ class WeightPlan:
     quantizes_head: bool = False
     dequantized: str = ""
     """See :class:`foretell.recipe.profile.Profile`."""
+    keeps_wide: bool = False
+    """Weights that transformers keeps in fp32 are: its code runs (:attr:`foretell.arch.operators.Weight.wide`)."""
 
     # -- trainability ---------------------------------------------------------------------------------------
 
@@ -143,13 +148,13 @@ class WeightPlan:
         out = Lin()
         if self.fused_wgrad or not self.trains(op):
             return out
-        wide = unit(self.formats.wgrad) * self.recipe.trainable_fraction
         weights = list(op.weights())
         if index is not None:
             half = len(weights) // 2
             weights = weights[:half] if index == 0 else weights[half:]
         for w in weights:
-            out.add(Lin.of("gradients", LOCAL[w.shard], w.elements * wide))
+            size = w.elements * self.at_least_wide(w, unit(self.formats.wgrad))
+            out.add(Lin.of("gradients", LOCAL[w.shard], size * self.recipe.trainable_fraction))
         return out
 
     def tied_gradient(self, op: Head) -> Lin:
@@ -190,7 +195,11 @@ class WeightPlan:
             if self.quantized(op) and w.role in ("matrix", "head"):
                 return unit({"nf4": "nf4-dq" if q.double else "nf4", "fp4": "nf4", "int8": "int8"}[q.kind])
             return unit(q.rest)
-        return unit(self.formats.param)
+        return self.at_least_wide(w, unit(self.formats.param))
+
+    def at_least_wide(self, w: Weight, size: float) -> float:
+        """Bytes per element of a parameter, a gradient or a state that has ``size`` where the weight has no format of its own."""
+        return max(FP32, size) if w.wide and self.keeps_wide else size
 
     def scale_unit(self, op: Operator, w: Weight) -> float:
         """Bytes of block scales per element of a quantised matrix.  They are attributes, not parameters (bitsandbytes

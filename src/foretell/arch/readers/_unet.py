@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from foretell.arch.architecture import Block, Stack
 from foretell.arch.operators import Act, Add, Conv, Linear, Mul, Norm, Operator, Pool
@@ -73,12 +73,22 @@ def up(dim: int, rows: int) -> list[Operator]:
     ]
 
 
-def run(name: str, parts: Sequence[tuple[str, list[Operator], int, int]]) -> Stack:
-    """A stack of ``(label, operators, input width, rows)`` in order; equal parts become one block."""
+Part = tuple[str, list[Operator], int, int]
+"""Label, operators, width of the input, rows."""
+Checkpoints = tuple[tuple[str, ...], ...]
+
+
+def run(name: str, parts: Sequence[Part], checkpoints: Callable[[Part, int], Checkpoints] | None = None) -> Stack:
+    """A stack of parts in order; equal ones become one block.
+
+    ``checkpoints`` tells of a part and its place what is checkpointed in it.
+    """
     blocks: list[Block] = []
     pattern: list[int] = []
-    for label, ops, width, rows in parts:
-        block = Block(label, tuple(ops), width, "sample", rows)
+    for i, part in enumerate(parts):
+        label, ops, width, rows = part
+        inner = checkpoints(part, i) if checkpoints is not None else None
+        block = Block(label, tuple(ops), width, "sample", rows, checkpoints=inner)
         if block not in blocks:
             blocks.append(block)
         pattern.append(blocks.index(block))

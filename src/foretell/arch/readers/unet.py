@@ -9,13 +9,15 @@ Source: diffusers 0.42.1 ``unet_2d_condition``, ``unet_2d_blocks``, ``transforme
 
 from __future__ import annotations
 
+import re
+
 from foretell.arch.architecture import Architecture, Stack
 from foretell.arch.builders import norm, residual
 from foretell.arch.operators import Act, Conv, Gate, Linear, Operator, Parameters, Pool
 from foretell.arch.readers._config import Config
 from foretell.arch.readers._encoder import mha, single
 from foretell.arch.readers._registry import reader
-from foretell.arch.readers._unet import down, group_norm, per_block, resnet, run, side, up, widths
+from foretell.arch.readers._unet import Checkpoints, Part, down, group_norm, per_block, resnet, run, side, up, widths
 
 LATENT = 64
 _CROSS = "CrossAttn"
@@ -31,7 +33,25 @@ _UNREAD = {
     "timestep_post_act": None,
     "time_embedding_act_fn": None,
 }
-Part = tuple[str, list[Operator], int, int]
+_TRANSFORMER = re.compile(r"t\d+_")
+
+
+def _checkpointed(part: Part, _place: int = 1) -> Checkpoints:
+    """What diffusers computes again: residual blocks, and each transformer block; it keeps what lies between, and changes of
+    resolution."""
+    label, ops = part[:2]
+    if not label.startswith("resnet"):
+        return ()
+    names = [op.name for op in ops]
+    inner = [_TRANSFORMER.match(name) for name in names]
+    residual = tuple(names[names.index("norm1") : names.index("out") + 1])
+    prefixes = dict.fromkeys(found.group() for found in inner if found)
+    return residual, *(tuple(name for name in names if name.startswith(prefix)) for prefix in prefixes)
+
+
+def _in_the_middle(part: Part, place: int) -> Checkpoints:
+    """... where the first residual block is not."""
+    return _checkpointed(part)[place == 0 :]
 
 
 def _spatial(dim: int, heads: int, layers: int, cross: int, x: str) -> list[Operator]:
@@ -168,10 +188,11 @@ class _Net:
             parts = [self.part(i, c_in if j == 0 else dim, layers) for j in range(self.each[i])]
             if i < last:
                 parts.append(("down", down(dim, self.rows[i + 1]), dim, self.rows[i]))
-            stacks.append(run(f"down{i}", parts))
+            stacks.append(run(f"down{i}", parts, _checkpointed))
             c_in = dim
         if _choice(self.cfg, "mid_block_type", "UNetMidBlock2DCrossAttn", "UNetMidBlock2DCrossAttn", None):
-            stacks.append(run("mid", [self.part(last, c_in, self.depth[-1]), self.part(last, c_in, 0)]))
+            middle = [self.part(last, c_in, self.depth[-1]), self.part(last, c_in, 0)]
+            stacks.append(run("mid", middle, _in_the_middle))
         return stacks
 
     def up(self) -> list[Stack]:
@@ -184,7 +205,7 @@ class _Net:
             parts = [self.part(level, c_in if j == 0 else dim, layers, skip=below if j == n - 1 else dim) for j in range(n)]
             if level:
                 parts.append(("up", up(dim, self.rows[level - 1]), dim, self.rows[level]))
-            stacks.append(run(f"up{i}", parts))
+            stacks.append(run(f"up{i}", parts, _checkpointed))
             c_in = dim
         return stacks
 
