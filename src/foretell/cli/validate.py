@@ -24,7 +24,7 @@ _NAME: Final = 30
 
 
 def _validate(kind: str, **options: Any) -> int:  # text or flags
-    """Replay measured rows of a KIND (memory, collectives, kernels) and report how far the predictions are off.
+    """Replay measured rows of a KIND (memory, training, collectives, kernels) and report how far the predictions are off.
 
     Each line of FILE is one measured run. The answer is no (exit code 1) if --max-mape is given and not kept.
     """
@@ -59,7 +59,7 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tables that people read."""
     yield f"{'':<{_NAME}}{'rows':>6}{'MAPE %':>9}{'median %':>10}{'p90 %':>8}{'bias %':>8}{'in 90 %':>9}"
     yield from _lines("all", report["summary"])
-    for part in ("by_metric", "by_framework", "by_gpu", "by_source", "by_confidence"):
+    for part in ("by_metric", "by_kind", "by_framework", "by_gpu", "by_source", "by_confidence"):
         for name, summary in (report.get(part) or report["summary"].get(part) or {}).items():
             yield from _lines(f"{part.removeprefix('by_')} {name}", summary)
     left_out = report["summary"].get("left_out")
@@ -70,8 +70,11 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
             error = f"  MAPE {found['mape_pct']:.1f} %" if "mape_pct" in found else error
             cover = f"  in 90 %: {found['coverage_pct']:.1f} %" if "coverage_pct" in found else ""
             yield f"  {name:<14}{cover}{error}"
-        yield f"  all: in 90 %: {report['summary']['coverage_left_out_pct']:.1f} %"
+        covered = report["summary"].get("coverage_left_out_pct")
+        if covered is not None:
+            yield f"  all: in 90 %: {covered:.1f} %"
     yield "MAPE: mean of the absolute errors; bias: mean error; in 90 %: in the interval"
+    yield from _choices(report["summary"])
     verdicts = report["summary"].get("verdict_accuracy_pct", report.get("verdict_accuracy_pct"))
     if verdicts is not None:
         false = report["summary"].get("false_fits", report.get("false_fits"))
@@ -93,6 +96,41 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
         yield "skipped:"
         for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
             yield f"  {count:>4}  {reason}"
+
+
+def _choices(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the rows that are reported apart, how well forecasts choose, and what simpler answers say of the same rows."""
+    for name, apart in summary.get("apart", {}).items():
+        yield from _lines(f"apart: {name}", apart)
+    ranking, others = summary.get("ranking"), summary.get("baselines")
+    if not ranking or not others:
+        return
+    yield f"{'choosing among runs of one work':<{_NAME}}{'groups':>8}{'pairs':>7}{'right %':>9}{'regret %':>10}{'worst %':>9}"
+    for name, found in (ranking | others).items():
+        yield _row(name, found, (("groups", 8), ("pairs", 7), ("ranking_pct", 9), ("regret_pct", 10), ("regret_max_pct", 9)))
+    yield "right: pairs in the right order; regret: step of the predicted best over the best"
+    yield f"{'MAPE % of':<{_NAME}}{'forecast':>10}{'constant':>10}{'formula':>10}"
+    answers = [summary, *others.values()]
+    names = ["all", *(f"{part}/{name}" for part in ("by_kind", "by_source") for name in summary[part])]
+    for name in names:
+        part, _, group = name.partition("/")
+        found = [answer if part == "all" else answer[part].get(group, {}) for answer in answers]
+        cells = {str(i): one.get("mape_pct") for i, one in enumerate(found)}
+        yield _row(group or part, cells, tuple((key, 10) for key in cells))
+    yield from (
+        f"{short}: {others[name]['basis']}" for short, name in (("constant", "constant_mfu"), ("formula", "reference_formula"))
+    )
+
+
+def _row(name: str, values: Mapping[str, Any], columns: tuple[tuple[str, int], ...]) -> str:
+    """Write one line of a table; the columns are keys and widths."""
+
+    def cell(key: str, width: int) -> str:
+        value = values.get(key)
+        return f"{'-' if value is None else format(value, 'd' if isinstance(value, int) else '.1f'):>{width}}"
+
+    short = name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
+    return f"{short:<{_NAME}}" + "".join(cell(key, width) for key, width in columns)
 
 
 def _lines(name: str, summary: Mapping[str, Any]) -> list[str]:

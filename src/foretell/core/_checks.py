@@ -57,6 +57,8 @@ class Degrees:
     """1 with sequence parallelism, else 0."""
     hsdp: Value = 1
     """Replicas of a hybrid-sharded group."""
+    empty: Value = 0
+    """Chunks that a given layout leaves without a layer: the embedding's or the loss's alone."""
     world: Value = None
     """GPUs that there are (None: as many as the degrees ask for)."""
 
@@ -155,7 +157,7 @@ CHECKS: Final = (
     ),
     Check(
         "pp",
-        lambda f, d: d.pp * d.vpp > f.layers,
+        lambda f, d: d.pp * d.vpp > f.layers + d.empty,
         lambda f, d: f"x vpp = {d.pp * d.vpp} stages are more than the model's {f.layers} layers",
         "more pipeline stages than layers",
         value=lambda d: d.pp,

@@ -284,5 +284,6 @@ def degrees_of(run: Run, world: int | None = None) -> Degrees:
         vpp=p.vpp,
         sp=int(bool(p.sp)),
         hsdp=p.hsdp_replicas,
+        empty=(p.layout or ()).count(0),
         world=world,
     )

@@ -19,6 +19,7 @@ _MODULES: Final = {
     "memory": "foretell.evidence.memory_replay",
     "collectives": "foretell.evidence.collective_replay",
     "kernels": "foretell.evidence.kernel_replay",
+    "training": "foretell.evidence.training_replay",
 }
 KINDS: Final = tuple(_MODULES)
 """What can be replayed."""
@@ -44,7 +45,7 @@ def kind_of(name: str) -> Kind:
     >>> kind_of("weather")
     Traceback (most recent call last):
     foretell.errors.InputError: kind='weather' is not a kind of evidence that can be replayed; allowed: memory, collectives,
-    kernels
+    kernels, training
     """
     if name not in _MODULES:
         raise InputError("is not a kind of evidence that can be replayed", field="kind", value=name, allowed=KINDS)

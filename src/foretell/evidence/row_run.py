@@ -96,9 +96,12 @@ class _Row:
         return self.row["model"]["config"]  # type: ignore[no-any-return]
 
 
-def run_of(row: Mapping[str, Any]) -> tuple[TrainingRecipe, Parallelism, Profile]:
-    """Recipe, parallelism and profile of a row; :class:`Skip` where it does not say enough."""
-    r = _Row(row, profile(framework_of(row)))
+def run_of(row: Mapping[str, Any], chosen: Profile | None = None) -> tuple[TrainingRecipe, Parallelism, Profile]:
+    """Recipe, parallelism and profile of a row; :class:`Skip` where it does not say enough.
+
+    ``chosen``: the profile, where the row's framework is not one that memory rows have.
+    """
+    r = _Row(row, chosen or profile(framework_of(row)))
     if "seq_len" not in r.training and "image_size" not in r.training:
         raise Skip("underspecified: no sequence length")
     recipe = _recipe(r)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from foretell.arch._load import load_model
 from foretell.arch.workload import Workload
+from foretell.cost.software import generation
 from foretell.cost.topology import Topology
 from foretell.evidence.fabric import fabric_topology
 from foretell.evidence.row_run import run_of
+from foretell.evidence.training_defaults import completed, prediction_layers
+from foretell.evidence.training_frameworks import profile_of
+from foretell.evidence.training_recompute import unstated_recompute
 from foretell.machine.hardware import HardwareNode, load_hardware
 from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.profile import Profile
@@ -18,15 +22,10 @@ from foretell.recipe.training import TrainingRecipe
 
 __all__ = ["TrainingRow", "training_row"]
 
-_FRAMEWORKS = {
-    "gpt-neox": "megatron-deepspeed",
-    "llm-foundry": "llm-foundry",
-    "megascale": "megatron-core",
-    "nemo-automodel": "fsdp2",
-}
-"""Profile by the name in ``software.framework``, where a memory row would not be read so."""
-_GRAPHS = {"full-iteration": "full", "full": "full", "layer": "layer", "mcore": "layer", "local": "layer"}
+_GRAPHS: Final = {"full-iteration": "full", "full": "full", "layer": "layer", "mcore": "layer", "local": "layer"}
 """What a row's graph implementation captures; Transformer Engine's captures what its scope lists."""
+_WHOLE_STEP: Final = ("full_iteration", "full-iteration", "full")
+_DISPATCHERS: Final = {"alltoall": "alltoall", "flex": "flex", "deepep": "flex"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,86 +38,85 @@ class TrainingRow:
     parallelism: Parallelism
     profile: Profile
     topology: Topology
+    imbalance: float = 1.0
+    """Tokens of the busiest expert rank over the mean: the capacity factor, where experts are padded to their capacity."""
+    measured_s: float = 0.0
+    """Seconds of a step."""
+    precision: str = "bf16"
+    """Format of the matrix products."""
+    notes: tuple[str, ...] = ()
+    """What the row left open, with what was taken."""
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of a step."""
+        return self.recipe.micro_batch * self.recipe.grad_accum * self.parallelism.dp
+
+    @property
+    def generation(self) -> str:
+        """Generation of the accelerator whose constants it takes; its id where none was measured."""
+        capability = self.hardware.compute_capability
+        known = capability is not None and capability.split(".")[0] in ("7", "8", "9", "10")
+        return generation(capability) if known else self.hardware.id
 
 
 def training_row(row: Mapping[str, Any]) -> TrainingRow:
-    """Read a row; :class:`~foretell.evidence.row_run.Skip` where it cannot be scored."""
-    name = row["software"]["framework"]
-    known = {**row, "software": {**row["software"], "framework": _AS.get(name, name)}}
-    recipe, par, profile = run_of(_with_formats(known))
-    if name in _FRAMEWORKS:
-        from foretell.recipe.profiles import profile as named  # noqa: PLC0415
-
-        profile = named(_FRAMEWORKS[name])
-        recipe = recipe.with_(framework=profile.name)
-    training, parallel, config = row["training"], row["parallel"], row["model"]["config"]
-    if profile.name == "megatron-bridge" and "sp" not in parallel:
-        par = par.with_(sp=par.tp > 1)
-    if par.ep > 1 and par.etp is None:
-        par = par.with_(etp=1)
-    moe = training.get("moe") or {}
+    """Read a row; :class:`~foretell.evidence.row_run.Skip` where it cannot be scored, InputError what is wrong with a value."""
+    hardware = load_hardware(row["hardware"]["gpu"])
+    chosen, said = profile_of(row, hardware)
+    draft = completed(row, chosen)
+    filled = {
+        **row,
+        "software": {**row["software"], "date": draft.date},
+        "training": draft.training,
+        "parallel": draft.parallel,
+    }
+    recipe, par, chosen = run_of(filled, chosen)
+    moe = draft.training.get("moe") or {}
     changes: dict[str, object] = {
-        "mtp_layers": recipe.mtp_layers or _prediction(row),
-        "cuda_graphs": _graphs(training.get("cuda_graph")),
-        "tp_comm_overlap": parallel.get("tp_comm_overlap"),
-        "dispatcher": {"alltoall": "alltoall", "flex": "flex", "deepep": "flex"}.get(moe.get("dispatcher", "")),
+        "mtp_layers": recipe.mtp_layers or prediction_layers(row),
+        "cuda_graphs": _graphs(draft.training.get("cuda_graph")),
+        "tp_comm_overlap": draft.parallel.get("tp_comm_overlap"),
+        "dispatcher": _DISPATCHERS.get(moe.get("dispatcher") or ""),
     }
     recipe = recipe.with_(**changes)
+    workload = load_model(dict(draft.config))
+    notes = [*said, *draft.notes]
+    if "recompute" not in draft.training:
+        spec, why = unstated_recompute(workload.architecture, hardware, recipe, par, row["measured"].get("flop_convention"))
+        recipe = recipe.with_(recompute=spec)
+        notes.append(why)
+    topology = fabric_topology(row["hardware"], hardware)
     return TrainingRow(
-        load_model(dict(config)),
-        load_hardware(row["hardware"]["gpu"]),
+        workload,
+        hardware,
         recipe,
         par,
-        profile,
-        fabric_topology(row["hardware"]),
+        chosen,
+        topology,
+        imbalance=max(1.0, float(moe.get("capacity_factor") or 1.0)),
+        measured_s=_measured(row, recipe, par),
+        precision=recipe.compute_dtype or "bf16",
+        notes=tuple(notes),
     )
 
 
-_AS = {"gpt-neox": "megatron-deepspeed", "llm-foundry": "fsdp1", "megascale": "megatron-core", "nemo-automodel": "fsdp2"}
-
-
-def _with_formats(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with what a speed row leaves out: main formats of NeMo's recipes, and a layout that balances the ends."""
-    training, parallel, model = dict(row["training"]), dict(row["parallel"]), row["model"]
-    if row["software"]["framework"] in ("nemo", "megatron-bridge"):
-        # NeMo / Megatron-Bridge bf16_mixed: gradients reduced in the model's format (grad_reduce_in_fp32=False)
-        training["dtypes"] = {"grad": "bf16", "optim": "fp32", **training.get("dtypes", {})}
-    config = model["config"]
-    layers = next((config[key] for key in ("num_hidden_layers", "n_layer", "n_layers") if config.get(key)), 0)
-    chunks = parallel.get("pp", 1) * (parallel.get("vpp") or 1)
-    prediction = _prediction(row)
-    words = "embedding" in str(parallel.get("pp_layout", ""))
-    if words:
-        parallel.pop("pp_layout")
-    if parallel.get("pp", 1) > 1 and "pp_layout" not in parallel and (words or (layers and layers % chunks)):
-        parallel["pp_layout"] = _balanced(layers, chunks, prediction)
-    return {**row, "training": training, "parallel": parallel}
-
-
-def _prediction(row: Mapping[str, Any]) -> int:
-    """Multi-token-prediction layers: DeepSeek-V3's own recipe trains one (arXiv 2412.19437, section 2.2)."""
-    given = row["model"]["config"].get("num_nextn_predict_layers")
-    return int(given or 0) if row["software"]["framework"] == "megatron-bridge" else 0
-
-
-def _balanced(layers: int, chunks: int, prediction: int) -> str:
-    """Layers of each chunk where the embedding, the loss and every prediction layer count as one (Megatron-Core
-    ``account_for_embedding_in_pipeline_split``, ``account_for_loss_in_pipeline_split``)."""
-    units = layers + 2 + prediction
-    sizes = [units // chunks + (i < units % chunks) for i in range(chunks)]
-    sizes[0] -= 1
-    sizes[-1] -= 1 + prediction
-    while sizes[-1] < 0:
-        sizes[-1] += 1
-        sizes[-2] -= 1
-    return ",".join(map(str, sizes))
+def _measured(row: Mapping[str, Any], recipe: TrainingRecipe, par: Parallelism) -> float:
+    """Seconds of a step, as measured or from tokens a second."""
+    found = row["measured"]
+    if found.get("step_s") is not None:
+        return float(found["step_s"])
+    tokens = recipe.micro_batch * recipe.grad_accum * par.dp * recipe.seq_len
+    return tokens / (float(found["tokens_per_s_per_gpu"]) * float(row["hardware"]["gpus"]))
 
 
 def _graphs(given: Mapping[str, Any] | None) -> str:
     if not given or given.get("impl") in (None, "none"):
         return "none"
+    scope = given.get("scope") or ()
+    if any(name in scope for name in _WHOLE_STEP):
+        return "full"
     impl = str(given["impl"])
     if impl in _GRAPHS:
         return _GRAPHS[impl]
-    scope = given.get("scope") or ()
     return "partial" if scope and "moe" not in scope and "mlp" not in scope else "layer"
