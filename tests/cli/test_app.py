@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from foretell import __version__
-from foretell.cli import _app, catalog, fit, trace, validate
+from foretell.cli import _app, catalog, fit, trace, train, validate
 
 TRACE_FLAGS = """
 --alloc-conf --allow-uncertain --attention --chrome --clip --compare --density --device --evaluate --experts --full --gpu --gpus
@@ -29,6 +29,16 @@ FIT_FLAGS = """
 --quiet --recompute --recompute-layers --recompute-modules --recompute-scope --schedule --seq-len --sharding
 --sp --tp --trainable-fraction --vpp --zero
 """
+TRAIN_FLAGS = """
+--algorithm --attention --compile --congestion --cp --cuda-graphs --dispatcher --double-quant --dp --dropout --efficiency
+--encoder-seq-len --ep --etp --expandable-segments --framework --global-batch --gpu --gpus --gpus-per-node --grad-accum
+--headroom --hsdp-replicas --imbalance --jitter --json --loader-time --lora-dropout --lora-kind --lora-rank --lora-targets
+--loss --max-sample-len --measured-step --micro-batch --modules-to-save --nic-gbps --nics-per-node --no-advice
+--no-expandable-segments --no-packing --no-sp --no-tp-overlap --offload --operators --optimizer --optimizer-impl
+--optimizer-in-backward --packing --pp --pp-layout --precision --quantization --quiet --recompute --recompute-layers
+--recompute-modules --recompute-scope --schedule --seq-len --sharding --software-date --sp --system --tokens --tp
+--tp-overlap --trainable-fraction --vpp --zero
+"""
 """Frozen: it may grow; what is here does not go and does not change its meaning."""
 
 
@@ -38,15 +48,17 @@ def flags(command: Any) -> list[str]:
 
 def test_the_flags_are_frozen() -> None:
     assert flags(fit.command) == sorted(FIT_FLAGS.split())
+    assert flags(train.command) == sorted(TRAIN_FLAGS.split())
     assert flags(validate.command) == ["--data", "--json", "--max-mape", "--quiet"]
     assert flags(catalog.command.commands["list"]) == ["--json", "--quiet"]
     assert flags(catalog.command.commands["show"]) == ["--json", "--kind", "--quiet"]
     assert flags(trace.command) == sorted(TRACE_FLAGS.split())
-    assert list(_app.Group.lazy) == ["fit", "trace", "catalog", "validate"]
+    assert list(_app.Group.lazy) == ["fit", "train", "trace", "catalog", "validate"]
 
 
 VERBS: dict[str, Any] = {
     "fit": fit.command,
+    "train": train.command,
     "validate": validate.command,
     "catalog list": catalog.command.commands["list"],
     "catalog show": catalog.command.commands["show"],

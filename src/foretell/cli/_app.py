@@ -22,6 +22,10 @@ __all__ = ["Group", "Verb", "app", "run"]
 _VERBS = {
     # verb -> (module, one line for the list of verbs)
     "fit": ("foretell.cli.fit", "Does training fit, where is its peak, what would make it fit?"),
+    "train": (
+        "foretell.cli.train",
+        "How long a training step takes, where its time goes, what would shorten it.",
+    ),
     "trace": ("foretell.cli.trace", "The memory timeline of any PyTorch model's training step, without a GPU."),
     "catalog": (
         "foretell.cli.catalog",
@@ -29,7 +33,7 @@ _VERBS = {
     ),
     "validate": ("foretell.cli.validate", "Replay measured rows and report the errors."),
 }
-_FLAGS = {"zero_stage": "--zero", "hardware": "--gpu", "adapter": "--lora-rank"}
+_FLAGS = {"zero_stage": "--zero", "hardware": "--gpu", "adapter": "--lora-rank", "topology_override": "--algorithm"}
 """Options whose name is not that of the field they set."""
 _REPORT_TO = "This is a fault of foretell, please report it with the command that you ran"
 

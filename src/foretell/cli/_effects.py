@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from foretell.cli._inputs import inputs_of
-from foretell.cli._options import FIT
-from foretell.cli._request import Request, request
+from foretell.cli._options import Rows, names
 from foretell.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,13 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_question", "idle_options", "moved"]
 
-_TRIED: Final = tuple(
-    name.split("/")[0].removeprefix("--").replace("-", "_")
-    for heading, table in FIT.items()
-    if heading != "Question"
-    for name, _, _ in table
-    if name != "--gpu"
-)
+Ask = Callable[[dict[str, Any]], tuple[dict[str, Any], Callable[[], Any]]]
 _ASKED: Final = {
     "micro-batch": ("micro_batch",),
     "seq-len": ("seq_len", "max_sample_len"),
@@ -29,24 +22,27 @@ _ASKED: Final = {
 """Inverse question -> options that are its answer."""
 
 
-def idle_options(model: str, options: dict[str, Any], made: Request) -> list[str]:
-    """Return the options that were given, differ from what holds without them, and leave the answer as it is."""
-    used = inputs_of(model, options, made.launch)
+def idle_options(options: dict[str, Any], table: dict[str, Rows], ask: Ask) -> list[str]:
+    """Return the options of a run that were given, differ from what holds without them, and leave the answer as it is.
+
+    ``ask``: options -> the inputs that they come to, and a function that returns what the answer says.
+    """
+    used, answered = ask(options)
     answer: Any = None
     idle = []
-    for name in _TRIED:
-        if options[name] is None:
+    for name in names({heading: rows for heading, rows in table.items() if heading != "Question"}):
+        if options[name] is None or name in ("gpu", "system"):
             continue
         without = options | {name: None}
         try:
-            other = request(model, without)
-            if inputs_of(model, without, other.launch) == used and _in_force(used.get(name, True)):
+            others, other = ask(without)
+            if others == used and _in_force(used.get(name, True)):
                 continue  # what holds anyhow was said again
-            found = _answer(other)
+            found = other()
         except InputError:
             continue  # others need it
         try:
-            answer = answer or _answer(made)
+            answer = answer or answered()
         except InputError:
             return []  # a question whose starting point cannot run: nothing to compare with
         if found == answer:
@@ -73,11 +69,6 @@ def moved(options: dict[str, Any], launch: Launch) -> list[str]:
 def _in_force(value: object) -> bool:
     """Whether an input that was given is used: one without meaning for a run is echoed as none."""
     return value is not None
-
-
-def _answer(made: Request) -> tuple[Any, ...]:
-    """Return what an answer says, to be compared."""
-    return made.launch.forecast(host=True).to_dict(), made.notes
 
 
 def _spelled(name: str, value: object) -> str:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretell.cli._values import whole
 from foretell.plan import Launch
 
-__all__ = ["inputs_of"]
+if TYPE_CHECKING:
+    from foretell.plan.pace import Pace
+
+__all__ = ["inputs_of", "run_inputs", "train_inputs"]
 
 
 def inputs_of(model: str, options: dict[str, Any], launch: Launch) -> dict[str, Any]:
-    """Return every value that was used, defaults included; None means that there is nothing to choose."""
+    """Return every value that `fit` used, defaults included; None means that there is nothing to choose."""
+    return run_inputs(model, options, launch) | {
+        "allow_uncertain": bool(options["allow_uncertain"]),
+        "max": options["max"],
+        "min": options["min"],
+    }
+
+
+def run_inputs(model: str, options: dict[str, Any], launch: Launch) -> dict[str, Any]:
+    """Return the values of a run, which every verb about training shares."""
     run = launch.run
     recipe, par = run.recipe, run.par
     encoder = any(block.stream == "encoder" for block, _ in launch.workload.architecture.blocks())
@@ -66,7 +78,29 @@ def inputs_of(model: str, options: dict[str, Any], launch: Launch) -> dict[str, 
         "quantization": None if quantization is None else quantization.kind,
         "double_quant": None if quantization is None else quantization.double,
         "trainable_fraction": recipe.trainable_fraction,
-        "allow_uncertain": bool(options["allow_uncertain"]),
-        "max": options["max"],
-        "min": options["min"],
+    }
+
+
+def train_inputs(model: str, options: dict[str, Any], pace: Pace) -> dict[str, Any]:
+    """Return every value that `train` used, defaults included, but for the questions."""
+    from foretell.cost.training_time import tp_overlap  # noqa: PLC0415  # what only a forecast of speed needs
+
+    launch, network = pace.launch, pace.topology
+    recipe, run = launch.recipe, launch.run
+    return run_inputs(model, options, launch) | {
+        "system": options["system"],
+        "gpus_per_node": network.gpus_per_node,
+        "network": network.network,
+        "nic_gbps": 8e-9 * network.nic_bytes_per_s,
+        "nics_per_node": network.nics_per_node,
+        "congestion": pace.congestion,
+        "algorithm": pace.algorithm,
+        "software_date": recipe.date or None,
+        "cuda_graphs": recipe.cuda_graphs,
+        "tp_overlap": tp_overlap(run) if run.par.tp > 1 and run.par.sp else None,
+        "dispatcher": recipe.dispatcher,
+        "efficiency": pace.efficiency,
+        "imbalance": pace.imbalance,
+        "jitter": pace.jitter,
+        "loader_time_s": pace.loader_s,
     }

@@ -1,4 +1,4 @@
-"""The options of `fit`, as a table: name, what it takes, what it means. Values are checked in `_request`."""
+"""The options of a training run, as tables: name, what it takes, what it means. Values are checked in `_request`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-__all__ = ["FIT", "OUTPUT", "Grouped", "add"]
+__all__ = ["FIT", "OUTPUT", "RUN", "TRAIN", "Grouped", "add", "names"]
 
 
 class Grouped(click.Option):
@@ -21,11 +21,13 @@ class Grouped(click.Option):
 _FLAG: Final = ""
 """Takes no value."""
 
-FIT: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+Rows = tuple[tuple[str, str, str], ...]
+
+RUN: Final[dict[str, Rows]] = {
     "Machine": (
         ("--gpu", "NAME", "Accelerator: a catalog name or a file."),
         ("--gpus", "N", "Accelerators in all: dp x tp x pp x cp.  [default: 1]"),
-        ("--gpus-per-node", "N", "Accelerators of one node, for host memory.  [default: 8]"),
+        ("--gpus-per-node", "N", "Accelerators of one node.  [default: 8]"),
         ("--headroom", "SHARE", "Memory to keep free, as 10% or 0.1.  [default: 10%]"),
     ),
     "Batch": (
@@ -53,7 +55,7 @@ FIT: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("--schedule", "NAME", "Pipeline schedule.  [default: 1f1b, interleaved with --vpp]"),
     ),
     "Training": (
-        ("--framework", "NAME", "Whose memory habits count: fsdp2, megatron-core ...  [default: generic]"),
+        ("--framework", "NAME", "Whose habits count: fsdp2, megatron-core ...  [default: generic]"),
         ("--precision", "NAME", "bf16 and fp16 are mixed, bf16-true is pure.  [default: bf16, or fp16 on a GPU without bf16]"),
         ("--optimizer", "NAME", "adamw, adamw8bit, adafactor, muon ...  [default: adamw]"),
         ("--optimizer-impl", "NAME", "fused, foreach or forloop.  [default: the framework's]"),
@@ -87,6 +89,10 @@ FIT: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("--double-quant", _FLAG, "Quantise the base's scales too."),
         ("--trainable-fraction", "SHARE", "Share of the parameters that trains.  [default: 1]"),
     ),
+}
+"""What a run is: heading -> (option, what it takes, help)."""
+
+FIT: Final[dict[str, Rows]] = RUN | {
     "Question": (
         ("--max", "WHAT", "micro-batch or seq-len: the largest, or the longest, that fits."),
         ("--min", "WHAT", "gpus: the fewest that suffice: up to one node, then whole nodes."),
@@ -94,7 +100,42 @@ FIT: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("--no-advice", _FLAG, "Do not look for changes that would help."),
     ),
 }
-"""Heading -> (option, what it takes, help)."""
+"""The options of `fit`."""
+
+_SYSTEM: Final = (
+    ("--system", "NAME", "Machine and network of the catalog, in place of --gpu."),
+    ("--nic-gbps", "N", "Gbit/s of one network card.  [default: the system's, or the usual]"),
+    ("--nics-per-node", "N", "Network cards of one node.  [default: the system's, or the usual]"),
+    ("--congestion", "X", "Divides the network's bandwidth.  [default: 1]"),
+    ("--algorithm", "NAME", "Force ring, tree, nvls, hierarchical or deepep.  [default: the quickest]"),
+)
+_SOFTWARE: Final = (
+    ("--software-date", "YYYY-MM", "Month of the framework's version.  [default: today's]"),
+    ("--cuda-graphs", "NAME", "Captured: none, partial, layer or full.  [default: none]"),
+    ("--tp-overlap/--no-tp-overlap", _FLAG, "Pipeline tp exchanges with products.  [default: the framework's]"),
+    ("--dispatcher", "NAME", "How routed tokens travel: alltoall or flex.  [default: flex]"),
+    ("--efficiency", "SHARE", "calibrated, or one share of the peak for all.  [default: calibrated]"),
+)
+_RANKS: Final = (
+    ("--imbalance", "X", "Tokens of the busiest expert rank over the mean.  [default: 1]"),
+    ("--jitter", "SHARE", "Standard deviation of a rank's step, as 2% or 0.02.  [default: 0]"),
+    ("--loader-time", "TIME", "Time to deliver the samples of one step.  [default: none]"),
+)
+
+TRAIN: Final[dict[str, Rows]] = {
+    "Machine": (*RUN["Machine"], *_SYSTEM),
+    **{heading: rows for heading, rows in RUN.items() if heading not in ("Machine", "Training", "Fine-tuning")},
+    "Training": (*RUN["Training"], *_SOFTWARE),
+    "Fine-tuning": RUN["Fine-tuning"],
+    "Ranks": _RANKS,
+    "Question": (
+        ("--tokens", "N", "How long it takes to train on so many: 15T, 300B, 1e12."),
+        ("--measured-step", "TIME", "Seconds of a real step: everything is re-scaled to it."),
+        ("--operators", _FLAG, "Show the roofline of the main layer's operators."),
+        ("--no-advice", _FLAG, "Do not look for changes that would help."),
+    ),
+}
+"""The options of `train`."""
 
 OUTPUT: Final = (
     ("--json", _FLAG, "Print one JSON object."),
@@ -102,9 +143,17 @@ OUTPUT: Final = (
 )
 
 
-def add(command: click.Command, table: tuple[tuple[str, str, str], ...], group: str = "Options") -> None:
+def names(table: dict[str, Rows]) -> tuple[str, ...]:
+    """Return the names of the values that the options of a table give."""
+    return tuple(_name(option) for rows in table.values() for option, _, _ in rows)
+
+
+def _name(option: str) -> str:
+    return option.split("/", maxsplit=1)[0].lstrip("-").replace("-", "_")
+
+
+def add(command: click.Command, table: Rows, group: str = "Options") -> None:
     """Add the options of a table to a command; each is text or a flag, None where it was not given."""
     for name, takes, text in table:
-        names = [name, name.split("/")[0].lstrip("-").replace("-", "_")]
         kind: dict[str, Any] = {"metavar": takes} if takes else {"is_flag": True}
-        command.params.append(Grouped(names, default=None, help=text, group=group, **kind))
+        command.params.append(Grouped([name, _name(name)], default=None, help=text, group=group, **kind))

@@ -1,4 +1,4 @@
-"""From the options of `fit` to a launch: texts checked, degrees completed, what was assumed written down."""
+"""From the options of a run to a launch: texts checked, degrees completed, what was assumed written down."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from foretell.arch import load_model
-from foretell.cli._values import fraction, listed, one_of, real, whole
+from foretell.cli._values import fraction, listed, month, one_of, real, whole
 from foretell.core._device import usual_precision
 from foretell.cost.pipeline import saturation
 from foretell.errors import InputError
-from foretell.machine import load_hardware
+from foretell.machine import Fleet, HardwareNode, load_fleet, load_hardware
 from foretell.plan import Launch
 from foretell.recipe import Adapter, Parallelism, Quantization, Recompute, TrainingRecipe
 from foretell.recipe.optimizers import optimizer
@@ -27,6 +27,7 @@ __all__ = ["Request", "request"]
 _DEFAULT_SEQUENCE: Final = 4096
 _GPUS_PER_NODE: Final = 8
 _SCOPES: Final = ("layer", "uniform", "block", "op", "modules", "attention")
+_GRAPHS: Final = ("none", "partial", "layer", "full")
 _OFFLOAD: Final = ("activations", "grads", "optimizer", "params")
 _SHARDED: Final = {
     "fsdp1": 3,
@@ -49,6 +50,8 @@ class Request:
     launch: Launch
     assumed: tuple[str, ...]
     notes: tuple[str, ...]
+    fleet: Fleet | None = None
+    """The system that was named, with its network."""
 
 
 class _Assumed(list[str]):
@@ -65,13 +68,10 @@ class _Assumed(list[str]):
 def request(model: str, options: Options) -> Request:
     """Build the launch that the options describe; InputError names the option that cannot be used."""
     assumed, notes = _Assumed(), list[str]()
-    if options["gpu"] is None:
-        hint = "For instance: --gpu h100. All names: foretell catalog list hardware"
-        raise InputError("is missing: say which accelerator the run is to use", field="gpu", hint=hint)
+    hardware, fleet = _machine(options)
     framework = profile(assumed.take(options["framework"], "generic", "generic accounting (no --framework)"))
-    par = _parallelism(options, framework, assumed)
+    par = _parallelism(options, framework, assumed, fleet)
     workload = load_model(model)
-    hardware = load_hardware(options["gpu"])
     seq_len, encoder = _sequence(options, workload, assumed, notes)
     micro_batch, grad_accum = _batch(options, par, assumed)
     usual = usual_precision(hardware)
@@ -96,6 +96,10 @@ def request(model: str, options: Options) -> Request:
         offload=_offload(options),
         trainable_fraction=_share(options["trainable_fraction"]),
         expandable_segments=options["expandable_segments"],
+        date=month(options.get("software_date"), "software_date"),
+        cuda_graphs=one_of(options.get("cuda_graphs"), "cuda_graphs", _GRAPHS) or "none",  # type: ignore[arg-type]
+        tp_comm_overlap=options.get("tp_overlap"),
+        dispatcher=one_of(options.get("dispatcher"), "dispatcher", ("alltoall", "flex")),  # type: ignore[arg-type]
     )
     node = whole(options["gpus_per_node"], "gpus_per_node")
     launch = Launch(
@@ -104,13 +108,28 @@ def request(model: str, options: Options) -> Request:
         recipe=recipe,
         par=par,
         headroom=fraction(options["headroom"], "headroom") if options["headroom"] is not None else 0.10,
-        gpus_per_node=node if node is not None else _node(hardware.link.domain_size if hardware.link else None),
+        gpus_per_node=node or (fleet.node.accelerators_per_node if fleet else _node(hardware)),
         given=frozenset(name for name, value in options.items() if value is not None),
     )
-    return Request(launch, tuple(assumed), tuple(notes))
+    return Request(launch, tuple(assumed), tuple(notes), fleet)
 
 
-def _parallelism(options: Options, framework: Profile, assumed: _Assumed) -> Parallelism:
+def _machine(options: Options) -> tuple[HardwareNode, Fleet | None]:
+    """Return the accelerator, and the system where one is named; only verbs that ask for a network have systems."""
+    gpu, system = options["gpu"], options.get("system")
+    if system is None:
+        if gpu is None:
+            hint = "For instance: --gpu h100. All names: foretell catalog list hardware"
+            raise InputError("is missing: say which accelerator the run is to use", field="gpu", hint=hint)
+        return load_hardware(gpu), None
+    fleet = load_fleet(system)
+    held = fleet.accelerator
+    if gpu is not None and load_hardware(gpu).id != held.id:
+        raise InputError(f"is not the accelerator of {fleet.name}, which holds {held.id}", field="gpu", value=gpu)
+    return held, fleet
+
+
+def _parallelism(options: Options, framework: Profile, assumed: _Assumed, fleet: Fleet | None) -> Parallelism:
     """Complete the degrees: the number of accelerators is their product."""
     given = {key: whole(options[key], key) for key in ("gpus", "dp", "tp", "pp", "cp", "ep", "etp", "vpp")}
     tp, pp, cp = (given[key] or 1 for key in ("tp", "pp", "cp"))
@@ -122,7 +141,10 @@ def _parallelism(options: Options, framework: Profile, assumed: _Assumed) -> Par
     if gpus is not None and dp is not None and gpus != dp * rest:
         problem = f"is not dp x tp x pp x cp = {dp} x {tp} x {pp} x {cp} = {dp * rest}"
         raise InputError(problem, field="gpus", value=gpus, hint="Leave out --gpus or --dp")
-    if gpus is None and dp is None:
+    if gpus is None and dp is None and fleet is not None and fleet.total_accelerators % rest == 0:
+        gpus = fleet.total_accelerators
+        assumed.append(f"{gpus} GPUs, all of {fleet.name}")
+    elif gpus is None and dp is None:
         assumed.append("1 GPU" if rest == 1 else f"{rest} GPUs, one replica")
     sharding = one_of(options["sharding"], "sharding", get_args(Sharding))
     zero = whole(options["zero"], "zero", minimum=0, maximum=3)
@@ -282,6 +304,7 @@ def _word(text: str | None) -> str | None:
     return None if text is None else text.strip().casefold()
 
 
-def _node(domain: int | None) -> int:
+def _node(hardware: HardwareNode) -> int:
     """Return the accelerators of a node: those that the fast link joins, if that is a node's number."""
+    domain = hardware.link.domain_size if hardware.link else None
     return domain if domain is not None and 1 < domain <= 16 else _GPUS_PER_NODE

@@ -11,6 +11,8 @@ from foretell.cli._options import FIT, OUTPUT, add
 from foretell.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from foretell.plan.advice import Suggestion
     from foretell.plan.inverse import Answer
 
@@ -52,7 +54,7 @@ def _fit(model: str, **options: Any) -> int:  # text or flags
     given = [text for text in made.assumed if question is None or _ANSWERED[question] not in text]
     assumed = [*dict.fromkeys((*given, *forecast.assumed))]
     result = result_of(launch, forecast, suggestions, answer, assumed)
-    idle = [] if options["quiet"] else idle_options(model, options, made)
+    idle = [] if options["quiet"] else idle_options(options, FIT, lambda tried: _asked(model, tried))
     about = [f"given, and without effect on this answer: {', '.join(idle)}"] if idle else []
     notes = [*dict.fromkeys((*advice, *about, *moved(options, launch), *made.notes, *forecast.notes))]
     document = envelope("fit", inputs_of(model, options, launch), result, notes=notes, sources=forecast.sources)
@@ -72,6 +74,15 @@ def _fit(model: str, **options: Any) -> int:  # text or flags
         return 1
     good = forecast.verdict == "fits" or (forecast.verdict == "uncertain" and bool(options["allow_uncertain"]))
     return 0 if good else 1
+
+
+def _asked(model: str, options: dict[str, Any]) -> tuple[dict[str, Any], Callable[[], Any]]:
+    """Return the inputs that options come to, and what gives the answer to be compared."""
+    from foretell.cli._inputs import inputs_of  # noqa: PLC0415
+    from foretell.cli._request import request  # noqa: PLC0415
+
+    made = request(model, options)
+    return inputs_of(model, options, made.launch), lambda: (made.launch.forecast(host=True).to_dict(), made.notes)
 
 
 def _question(options: dict[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 from foretell.cost.arrays import Value, maximum, minimum, power, rounding, where
 
-__all__ = ["Device", "Efficiency", "attention", "matmul", "traffic"]
+__all__ = ["Device", "Efficiency", "attention", "attention_bytes", "matmul", "product_bytes", "traffic"]
 
 TILES = ((128, 256), (128, 128), (128, 64), (64, 64))
 """Output tiles that libraries choose from (NVIDIA CUTLASS, "Efficient GEMM"; cuBLAS names its kernels after them)."""
@@ -132,8 +132,7 @@ def matmul(
     """
     rate = (device.peak + (device.low_peak * e.low - device.peak) * low) * e.matmul / device.processors
     bandwidth = device.bandwidth * e.operand_memory
-    written = result * (1.0 + accumulate) * m * n * batch / bandwidth
-    read = operand * (m + n) * k * batch / bandwidth
+    read, written = (moved / bandwidth for moved in product_bytes(m, n, k, batch, operand, result, accumulate))
     together = where(grouped, minimum(batch, STREAMS), batch)
     turns = batch / together / rate
     best = _tiled(m, n, k, together, device.processors, e) * turns
@@ -144,6 +143,18 @@ def matmul(
     best = best * (1.0 + e.power * best / (best + e.onset))
     spent = _joined(best + e.result * written, read + written) + e.floor
     return maximum(spent, grouped * e.group * batch)
+
+
+def product_bytes(
+    m: Value, n: Value, k: Value, batch: Value, operand: Value, result: Value, accumulate: Value
+) -> tuple[Value, Value]:
+    """Return the bytes that a product reads of its operands, each once, and those that it moves for its result."""
+    return operand * (m + n) * k * batch, result * (1.0 + accumulate) * m * n * batch
+
+
+def attention_bytes(queries: Value, heads: Value, head_dim: Value, v_dim: Value, unit: float, *, backward: bool = False) -> Value:
+    """Return the bytes that fused attention moves: queries, keys, values and outputs, backward with their gradients."""
+    return unit * queries * heads * (head_dim + v_dim) * (4.0 if backward else 2.0)
 
 
 def attention(
@@ -171,7 +182,7 @@ def attention(
     work = 2.0 * pairs * heads * products / (device.peak * share)
     block = work * device.processors / (maximum(queries / QUERY_BLOCK, 1.0) * heads)
     compute = maximum(work + e.attention_fill * block, 2.0 * block)
-    moved = unit * queries * heads * (head_dim + v_dim) * (4.0 if backward else 2.0)
+    moved = attention_bytes(queries, heads, head_dim, v_dim, unit, backward=backward)
     spent = _joined(compute, moved / (device.bandwidth * e.memory)) + e.floor * (2.0 if backward else 1.0)
     return spent + e.attention_call if alone and not backward else spent
 

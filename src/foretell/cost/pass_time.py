@@ -9,7 +9,7 @@ from typing import Any
 from foretell.cost import collectives
 from foretell.cost.arrays import Value, maximum, minimum, power, where
 from foretell.cost.evaluate import Basis, Sizes
-from foretell.cost.kernels import Device, Efficiency, attention, matmul, traffic
+from foretell.cost.kernels import Device, Efficiency, attention, attention_bytes, matmul, product_bytes, traffic
 from foretell.cost.placement import Placement
 from foretell.cost.topology import Group, Topology
 from foretell.cost.works import BlockWorks, Core, Exchange, Product, Stream
@@ -44,6 +44,8 @@ class Pass:
     """Of it, attention's."""
     masked_flops: Value = 0.0
     """Attention of the pairs that a causal mask leaves out."""
+    moved: Value = 0.0
+    """Bytes that kernels read and write, each operand once."""
 
     def __add__(self, other: Pass) -> Pass:
         return Pass(*(getattr(self, name) + getattr(other, name) for name in _PASS))
@@ -184,9 +186,14 @@ class Pricer:
         return self._core(work) if isinstance(work, Core) else self._product(work)
 
     def _stream(self, work: Stream) -> tuple[Pass, Pass, Pass]:
-        there = traffic(self.sum(work.forward), self.device, self.efficiency, work.launches)
-        back = traffic(self.sum(work.backward), self.device, self.efficiency, work.launches_backward)
-        return (Pass(stream=there, launches=work.launches), Pass(stream=back, launches=work.launches_backward), Pass())
+        ahead, behind = self.sum(work.forward), self.sum(work.backward)
+        there = traffic(ahead, self.device, self.efficiency, work.launches)
+        back = traffic(behind, self.device, self.efficiency, work.launches_backward)
+        return (
+            Pass(stream=there, launches=work.launches, moved=ahead),
+            Pass(stream=back, launches=work.launches_backward, moved=behind),
+            Pass(),
+        )
 
     def _product(self, work: Product) -> tuple[Pass, Pass, Pass]:
         shards = self.basis.shards
@@ -206,12 +213,14 @@ class Pricer:
         def run(m: Value, n: Value, k: Value, result: float, cast: Value = 0.0, accumulate: float = 0.0) -> Pass:
             spent = matmul(m, n, k, self.device, self.efficiency, result=result, accumulate=accumulate, **common)
             copied = traffic(cast * self.casts, self.device, self.efficiency) if low and work.weighted else 0.0
-            flops, launches = 2.0 * m * n * k * batch, 1.0 + (low if work.weighted else 0.0)
-            if work.grouped:
-                return Pass(experts=spent, stream=copied, launches=launches, flops=flops)
-            if low:
-                return Pass(low=spent, stream=copied, launches=launches, flops=flops)
-            return Pass(matmul=spent, stream=copied, launches=launches, flops=flops)
+            read, written = product_bytes(m, n, k, batch, common["operand"], result, accumulate)
+            made: dict[str, Value] = {
+                "stream": copied,
+                "launches": 1.0 + (low if work.weighted else 0.0),
+                "flops": 2.0 * m * n * k * batch,
+                "moved": read + written + (cast * self.casts if low and work.weighted else 0.0),
+            }
+            return Pass(**{"experts" if work.grouped else "low" if low else "matmul": spent}, **made)
 
         # sequence parallelism converts a rank's part of the sequence, then gathers it
         parts = shards["sp"] if "tp" in (work.n_shard, work.k_shard) else 1.0
@@ -246,7 +255,13 @@ class Pricer:
                 flops=flops,
                 core_flops=flops,
                 masked_flops=flops / share - flops,
+                moved=attention_bytes(queries, heads, op.head_dim, op.v_dim, work.unit),
             ),
-            Pass(attention=attention(*given, backward=True, **sizes), launches=3.0, flops=2.5 * flops),
+            Pass(
+                attention=attention(*given, backward=True, **sizes),
+                launches=3.0,
+                flops=2.5 * flops,
+                moved=attention_bytes(queries, heads, op.head_dim, op.v_dim, work.unit, backward=True),
+            ),
             Pass(),
         )

@@ -14,7 +14,7 @@ from foretell.cost.software import Software
 from foretell.cost.stage_time import StageCost
 from foretell.recipe.resolve import Run
 
-__all__ = ["Spent", "StepTime", "step_time"]
+__all__ = ["Spent", "StepTime", "device_parts", "step_time"]
 
 SHARPNESS = 6.0
 """Exponent that joins the device's and the host's seconds: the slower one decides."""
@@ -100,7 +100,7 @@ def step_time(
                 made[id(chunk)] = (
                     _spend(chunk.forward, chunk.forward, soft, tp_overlap, 0.0),
                     _backward(chunk, soft, tp_overlap),
-                    _parts(chunk.weights, soft).total,
+                    device_parts(chunk.weights, soft).total,
                 )
             forward, backward, own = made[id(chunk)]
             if every:
@@ -182,7 +182,7 @@ def _again(run: Run) -> float:
     return 0.0 if run.par.reshard == "never" else 1.0
 
 
-def _parts(p: Pass, soft: Software) -> Spent:
+def device_parts(p: Pass, soft: Software) -> Spent:
     """Seconds of the device's own work."""
     m = soft.maturity
     return Spent(
@@ -200,7 +200,7 @@ def _host(p: Pass, soft: Software) -> Value:
 
 def _spend(p: Pass, exchanges: Pass, soft: Software, tp_overlap: bool, repeated: Value) -> Spent:
     """Seconds of one pass: the device's work, the host where it is slower, and exchanges that nothing hides."""
-    own = _parts(p, soft)
+    own = device_parts(p, soft)
     tp = exchanges.tp * (1.0 - soft.tp_hidden * tp_overlap)
     ep = exchanges.ep * (1.0 - soft.ep_hidden)
     cover = soft.cp_hidden * own.attention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from foretell.arch.architecture import Architecture
 from foretell.cost.arrays import Value
@@ -19,7 +19,7 @@ from foretell.cost.weights import unit
 from foretell.machine.hardware import HardwareNode
 from foretell.recipe.resolve import Run
 
-__all__ = ["Priced", "device_of", "price_run", "training_time"]
+__all__ = ["Priced", "device_of", "price_run", "tp_overlap", "training_time"]
 
 _STORED = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 """Which peak a low-precision format has."""
@@ -35,8 +35,17 @@ class Priced:
     transfer: Value
     """Seconds of sending one micro-batch's activations to the next stage."""
     compute_capability: str | None
+    pricer: Pricer | None = field(default=None, repr=False, compare=False)
+    """What priced the kernels."""
     flat: bool = False
     """Kernels are FLOP over one rate: software's corrections of them do not apply."""
+
+    def software(self, run: Run) -> Software:
+        """Return the constants of a run on this machine."""
+        soft = software(run, self.compute_capability)
+        if self.flat:
+            return replace(soft, matmul=1.0, maturity=1.0, launch=0.0, call=0.0, checkpoint=0.0, route=0.0, fixed=0.0)
+        return soft
 
 
 def device_of(hardware: HardwareNode, run: Run) -> Device:
@@ -93,7 +102,14 @@ def price_run(
         split = par.tp if par.sp or run.profile.megatron else 1.0  # Megatron scatters what it sends over its tensor group
         size = basis["T/1"] * arch.hidden * run.style.residual / split
         transfer = network.seconds("p2p", size, groups.pp)
-    return Priced(costs, device, share, transfer, hardware.compute_capability)
+    return Priced(costs, device, share, transfer, hardware.compute_capability, pricer)
+
+
+def tp_overlap(run: Run) -> bool:
+    """Whether tensor-parallel exchanges are pipelined with the products beside them: only under sequence parallelism."""
+    given = run.recipe.tp_comm_overlap
+    wanted = run.profile.tp_comm_overlap if given is None else given
+    return bool(wanted and run.par.sp and run.par.tp > 1)
 
 
 def training_time(priced: Priced, run: Run, soft: Software | None = None) -> StepTime:
@@ -101,8 +117,6 @@ def training_time(priced: Priced, run: Run, soft: Software | None = None) -> Ste
     soft = soft or software(run, priced.compute_capability)
     if priced.flat:
         soft = replace(soft, matmul=1.0, maturity=1.0, launch=0.0, call=0.0, checkpoint=0.0, route=0.0, fixed=0.0)
-    given = run.recipe.tp_comm_overlap
-    overlap = run.profile.tp_comm_overlap if given is None else given
     return step_time(
         priced.costs,
         run,
@@ -111,5 +125,5 @@ def training_time(priced: Priced, run: Run, soft: Software | None = None) -> Ste
         priced.efficiency,
         transfer=priced.transfer,
         micro_batches=run.recipe.grad_accum,
-        tp_overlap=overlap and bool(run.par.sp) and run.par.tp > 1,
+        tp_overlap=tp_overlap(run),
     )

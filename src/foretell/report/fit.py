@@ -12,11 +12,11 @@ from foretell.plan import Launch
 from foretell.plan.advice import Suggestion
 from foretell.plan.inverse import Answer
 
-__all__ = ["result_of", "shares"]
+__all__ = ["STAGED", "result_of", "shares"]
 
 _ELSEWHERE = ("notes", "assumed", "sources", "suggestions")
 """Fields of a forecast that stand elsewhere in the object."""
-_STAGED = ("cnn", "diffusion")
+STAGED = ("cnn", "diffusion")
 """Families whose trunk need not be one stack of layers."""
 
 
@@ -33,7 +33,7 @@ def result_of(
     return {
         "model": model.name,
         "parameters": model.parameters,
-        "layers": None if model.architecture.family in _STAGED else model.architecture.layers,
+        "layers": None if model.architecture.family in STAGED else model.architecture.layers,
         "gpu": launch.hardware.name,
         **_whole(made),
         "interval_basis": interval_basis(forecast.regime),

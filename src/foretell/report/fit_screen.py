@@ -16,7 +16,7 @@ from foretell.units import GIB
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["WIDTH", "headline", "inverse_line", "show"]
+__all__ = ["WIDTH", "headline", "inverse_line", "show", "title"]
 
 _COLOUR: Final = {"fits": "bold green", "does_not_fit": "bold red", "uncertain": "bold yellow"}
 _WORD: Final = {"fits": "FITS", "does_not_fit": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
@@ -53,7 +53,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     """Print the whole screen."""
     result, inputs = document["result"], document["inputs"]
     wrapped(console, headline(document))
-    wrapped(console, Text(_run(result, inputs), style="dim"))
+    wrapped(console, Text(title(result, inputs), style="dim"))
     _levels(result, console)
     _breakdown(result, console)
     _phases(result, console)
@@ -72,7 +72,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         paragraph(console, "note", f"{len(document['notes']) - _NOTES} more under --json")
 
 
-def _run(result: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+def title(result: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
     """Name the run: model and its size, accelerators, degrees above one, framework, sizes."""
     degrees = [f"{name} {inputs[name]}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep") if inputs[name] > 1]
     inside = f" ({', '.join(degrees)})" if degrees else ""

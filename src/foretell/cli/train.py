@@ -1,0 +1,131 @@
+"""`foretell train`: how long a training step takes, where its time goes, what would shorten it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from foretell.cli._app import Verb
+from foretell.cli._options import OUTPUT, TRAIN, add
+from foretell.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from foretell.cli._request import Request
+    from foretell.cost.operator_times import Operators
+    from foretell.plan.faster import Faster
+    from foretell.plan.pace import Pace
+
+__all__ = ["command"]
+
+
+def _train(model: str, **options: Any) -> int:  # text or flags
+    """Say how long a training step of MODEL takes, where its time goes, and what would shorten it.
+
+    MODEL is a catalog name, a config.json, or a folder that holds one. Seconds are those of one optimizer step.
+    """
+    from foretell.cli._effects import idle_options  # noqa: PLC0415  # the rooms below: 100 ms
+    from foretell.cli._inputs import train_inputs  # noqa: PLC0415
+    from foretell.cli._print import console, print_json, shown  # noqa: PLC0415
+    from foretell.cli._values import amount, duration  # noqa: PLC0415
+    from foretell.report.envelope import envelope  # noqa: PLC0415
+    from foretell.report.train import result_of  # noqa: PLC0415
+
+    made, pace = _asked_for(model, options)
+    tokens = amount(options["tokens"], "tokens")
+    if tokens is not None and not made.launch.reads_tokens:
+        problem = f"has no meaning for {made.launch.workload.name}: it reads no tokens"
+        raise InputError(problem, field="tokens", value=options["tokens"], hint="Leave it out")
+    measured = duration(options["measured_step"], "measured_step")
+    speed = pace.speed(measured)
+    memory = pace.launch.replayed()
+    operators = _operators(pace, options)
+    suggestions: list[Faster] = []
+    if not options["no_advice"] and not options["quiet"]:
+        from foretell.plan.faster import faster  # noqa: PLC0415
+
+        suggestions = faster(pace, speed, memory)
+    inputs = train_inputs(model, options, pace)
+    inputs |= {"measured_step_s": measured, "tokens": tokens}
+    assumed = [*dict.fromkeys((*made.assumed, *speed.assumed, *memory.assumed))]
+    result = result_of(pace.launch, speed, memory, operators, suggestions, tokens, assumed)
+    idle = [] if options["quiet"] else idle_options(options, TRAIN, lambda tried: _asked(model, tried))
+    about = [f"given, and without effect on this answer: {', '.join(idle)}"] if idle else []
+    notes = [*dict.fromkeys((*_verdict_notes(memory.verdict), *about, *made.notes, *speed.notes, *memory.notes))]
+    sources = [*dict.fromkeys((*speed.sources, *memory.sources))]
+    document = envelope("train", inputs, result, notes=notes, sources=sources)
+    if options["json"]:
+        print_json(document)
+    else:
+        from foretell.report.train_screen import headline, show  # noqa: PLC0415
+
+        if options["quiet"]:
+            console().print(headline(document))
+        else:
+            show(shown(document), console(), operators=bool(options["operators"]))
+    return 1 if memory.verdict == "does_not_fit" else 0
+
+
+def _asked_for(model: str, options: dict[str, Any]) -> tuple[Request, Pace]:
+    """Return the run that the options describe, and its pace."""
+    from foretell.cli._pace import pace_of  # noqa: PLC0415
+    from foretell.cli._request import request  # noqa: PLC0415
+
+    made = request(model, options)
+    return made, pace_of(made, options)
+
+
+def _asked(model: str, options: dict[str, Any]) -> tuple[dict[str, Any], Callable[[], Any]]:
+    """Return the inputs that options come to, and what gives the answer to be compared."""
+    from foretell.cli._inputs import train_inputs  # noqa: PLC0415
+
+    made, pace = _asked_for(model, options)
+    return train_inputs(model, options, pace), lambda: (
+        {name: value for name, value in pace.speed().to_dict().items() if name not in ("notes", "assumed")},
+        pace.launch.forecast(host=True).to_dict(),
+        made.notes,
+    )
+
+
+def _operators(pace: Pace, options: dict[str, Any]) -> Operators | None:
+    """Return the operators of the main layer, where kernels are priced by their shape."""
+    from foretell.cost.operator_times import operator_times  # noqa: PLC0415
+
+    if not (options["json"] or options["operators"]):
+        return None
+    speed = pace.speed()
+    found = operator_times(pace.launch.workload.architecture, speed.run, speed.priced)
+    if found is None and options["operators"]:
+        problem = "needs kernels that are priced by their shape"
+        raise InputError(problem, field="operators", value=True, hint="Leave out --efficiency")
+    return found
+
+
+def _verdict_notes(verdict: str) -> list[str]:
+    """Say what the verdict on memory means for what is said of speed."""
+    if verdict == "does_not_fit":
+        return ["the run does not fit: this is the speed that it would have; foretell fit says what would make it fit"]
+    if verdict == "uncertain":
+        return ["whether the run fits is uncertain: foretell fit says more"]
+    return []
+
+
+command = Verb(
+    "train",
+    callback=_train,
+    help=_train.__doc__,
+    params=[click.Argument(["model"])],
+    examples=(
+        "foretell train llama-3-8b --system dgx-h100 --framework fsdp2 --compile",
+        "foretell train llama-3-8b --gpu h100 --gpus 8 --tp 2 --global-batch 128",
+        "foretell train llama-3-8b --gpu h100 --gpus 64 --zero 1 --tokens 15T",
+        "foretell train llama-3-8b --gpu h100 --operators",
+        "foretell train llama-3-8b --gpu h100 --measured-step 900ms",
+        "foretell train ./config.json --gpu a100 --json",
+    ),
+)
+for _heading, _table in TRAIN.items():
+    add(command, _table, _heading)
+add(command, OUTPUT, "Output")
