@@ -69,6 +69,8 @@ BASE_UNITS: Final = {
     "FLOP/s": ("an arithmetic rate", "989 TFLOP/s", "FLOP / second"),
     "W": ("a power", "350 W", "watt"),
     "J": ("an energy", "2 kWh", "joule"),
+    "FLOP/byte": ("an arithmetic intensity", "300", "FLOP / byte"),
+    "1/s": ("a rate of events", "20", "1 / second"),
 }
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*", re.DOTALL)
@@ -187,7 +189,7 @@ def _resolve(name: str, text: str, unit: str, field: str, where: str | None) -> 
 def _from_pint(value: Any, unit: str, field: str, where: str | None) -> float:  # any registry's class
     # pint's bit is dimensionless, so that 5 radian would convert to bytes: the unit's own name is asked too.
     is_size = any(word in str(value.units) for word in ("bit", "byte", "octet"))
-    if is_size == unit.startswith("byte"):
+    if is_size == ("byte" in unit):
         try:
             return float(value.to(BASE_UNITS[unit][2]).magnitude)
         except (TypeError, ValueError, AttributeError):  # pint's wrong dimension and unknown unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, ClassVar, Final
 
@@ -14,12 +14,11 @@ from foretell.arch.workload import Workload
 from foretell.core._device import check_precision, usual_precision
 from foretell.core._validate import checked_run
 from foretell.core.solver._result import Result
-from foretell.cost.pass_time import Passes
-from foretell.cost.software import interval_of, regime_of, software
-from foretell.cost.stage_time import StageCost
+from foretell.cost.software import interval_of, regime_of
 from foretell.cost.step_time import Spent, StepTime
-from foretell.cost.topology import Topology, topology_of
+from foretell.cost.topology import Topology, congested, topology_of
 from foretell.cost.training_time import Priced, price_run, training_time
+from foretell.cost.utilisation import flat, overlapping, step_flops
 from foretell.errors import InputError
 from foretell.machine.fleet import Fleet, load_fleet
 from foretell.machine.hardware import HardwareNode, load_hardware
@@ -28,7 +27,7 @@ from foretell.recipe.resolve import Run
 from foretell.recipe.training import TrainingRecipe
 from foretell.validation import number
 
-__all__ = ["CALIBRATED", "SpeedForecast", "speed"]
+__all__ = ["CALIBRATED", "SpeedForecast", "checked_share", "speed"]
 
 CALIBRATED: Final = "calibrated"
 LIMITS: Final = {
@@ -140,6 +139,8 @@ def speed(
     jitter: float = 0.0,
     loader_s: float = 0.0,
     congestion: float = 1.0,
+    overlap: float | None = None,
+    straggler: float = 1.0,
     measured_step_s: float | None = None,
     explicit: Collection[str] = (),
 ) -> SpeedForecast:
@@ -152,7 +153,9 @@ def speed(
     by their FLOP over that share, as the reference formula does.  `imbalance`: tokens of the busiest expert rank over the mean.
     `jitter`: relative standard deviation of a rank's step; the job waits for the slowest of its ranks.  `loader_s`: seconds in
     which the input pipeline delivers one step's batch: what is longer than the step is waited for.  `congestion` divides the
-    network's bandwidth.  `measured_step_s` re-scales everything to one measured step.
+    network's bandwidth.  `overlap`: the largest share of gradients and parameters on their way that compute may hide, 0 to wait
+    for every exchange (None: what the framework hides).  `straggler` multiplies the step.  `measured_step_s` re-scales everything
+    to one measured step.
 
     Raises InputError or CombinationError for what cannot run.
     """
@@ -166,18 +169,29 @@ def speed(
     network = topology or topology_of(device, gpus_per_node, fleet=machine)
     slow = number(congestion, "congestion_factor", minimum=1.0)
     if slow > 1:
-        network = replace(network, nic_bytes_per_s=network.nic_bytes_per_s / slow, bytes_per_s=network.bytes_per_s / slow)
+        network = congested(network, slow)
     if run.par.world > 1:
         notes += network.notes
     hot = number(imbalance, "routing_imbalance_factor", minimum=1.0)
     priced = price_run(arch, run, device, network, algorithm=algorithm, imbalance=hot)
     if efficiency != CALIBRATED:
-        priced = _flat(priced, _share(efficiency))
-    found = training_time(priced, run, software(run, device.compute_capability))
-    return _result(model, run, priced, found, jitter, loader_s, measured_step_s, tuple(notes))
+        priced = flat(priced, checked_share(efficiency))
+    found = _time(priced, run, overlap)
+    slow = number(straggler, "straggler_factor", minimum=1.0) - 1.0
+    slow += _slowest(number(jitter, "straggler", minimum=0.0, maximum=10.0), run.par.world)
+    return _result(model, run, priced, found, slow, loader_s, measured_step_s, tuple(notes))
 
 
-def _share(efficiency: float | str) -> float:
+def _time(priced: Priced, run: Run, overlap: float | None) -> StepTime:
+    """Return the step with as much hidden as is asked for; a flat step hides what its compute allows."""
+    if overlap is None:
+        return training_time(priced, run)
+    hide = number(overlap, "overlap_efficiency", maximum=1.0)
+    soft = overlapping(priced.software(run), hide, flat=priced.flat)
+    return training_time(priced, run, soft, hide=hide)
+
+
+def checked_share(efficiency: float | str) -> float:
     """Return a share of the peak."""
     if isinstance(efficiency, str):
         problem = "is neither a share of the peak nor 'calibrated'"
@@ -188,34 +202,18 @@ def _share(efficiency: float | str) -> float:
     return share
 
 
-def _flat(priced: Priced, share: float) -> Priced:
-    """Replace every kernel by its FLOP over a share of the peak."""
-    rate = priced.device.low_peak * share
-
-    def one(passes: Passes) -> Passes:
-        parts = {
-            name: replace(p, matmul=p.flops / rate, low=0.0, experts=0.0, attention=0.0, stream=0.0, launches=0.0)
-            for name in ("forward", "again", "backward", "weights")
-            for p in (getattr(passes, name),)
-        }
-        return replace(passes, **parts)
-
-    costs = tuple(StageCost(tuple(one(c) for c in cost.chunks), cost.reduction, cost.layers) for cost in priced.costs)
-    return replace(priced, costs=costs, flat=True)
-
-
 def _result(
     model: Workload,
     run: Run,
     priced: Priced,
     found: StepTime,
-    jitter: float,
+    slow: float,
     loader_s: float,
     measured: float | None,
     notes: tuple[str, ...],
 ) -> SpeedForecast:
     world = run.par.world
-    late = found.total * _slowest(number(jitter, "straggler", minimum=0.0, maximum=10.0), world)
+    late = found.total * slow
     wait = max(0.0, number(loader_s, "loader_s", minimum=0.0) - found.total - late)
     step = found.total + late + wait
     anchor = None
@@ -224,10 +222,10 @@ def _result(
     scale = anchor or 1.0
     terms = {name: scale * value for name, value in _terms(found, run, late, wait).items()}
     step *= scale
-    flops, executed, full = _flops(priced, run)
+    flops = step_flops(priced, run)
     peak = priced.device.low_peak
     samples = run.recipe.micro_batch * run.recipe.grad_accum * run.par.dp
-    mfu, hfu = (x / (step * world * peak) for x in (flops, executed))
+    mfu, hfu = (x / (step * world * peak) for x in (flops.model, flops.executed))
     if mfu > 1:
         problem = f"would be a model FLOP/s utilisation of {mfu:.0%}, which no device reaches"
         hint = "Check the unit, the number of devices and the batch"
@@ -244,9 +242,9 @@ def _result(
         tokens_per_second=tokens,
         tokens_per_second_per_device=None if tokens is None else tokens / world,
         mfu=mfu,
-        mfu_full_attention=full / (step * world * peak),
+        mfu_full_attention=flops.full / (step * world * peak),
         hfu=hfu,
-        model_flops=flops,
+        model_flops=flops.model,
         peak_flops_per_s=peak,
         breakdown=terms,
         bottleneck=max(shares, key=lambda name: shares[name]),
@@ -280,7 +278,7 @@ def _slowest(jitter: float, ranks: int) -> float:
 
 def _terms(found: StepTime, run: Run, late: float, wait: float) -> dict[str, float]:
     """Seconds of a step by what the slowest rank spends them on; the pipeline's rest is its bubble."""
-    slowest = max(found.passes, key=lambda s: s.total)
+    slowest = found.slowest
     m = run.recipe.grad_accum
     names = {
         "matmul": slowest.matmul,
@@ -297,24 +295,6 @@ def _terms(found: StepTime, run: Run, late: float, wait: float) -> dict[str, flo
     out["bubble"] = max(0.0, found.pipeline - sum(out.values()))
     out |= {"gradients": found.reduction, "optimizer": found.optimizer, "fixed": found.fixed}
     return out | {"stragglers": late, "data_loading": wait}
-
-
-def _flops(priced: Priced, run: Run) -> tuple[float, float, float]:
-    """FLOP of a step of the whole job: the model's (causal), all that runs, and the model's with masked pairs counted.
-
-    Each pipeline rank's passes are one replica's share of ``tp x cp`` ranks.
-    """
-    ranks = run.par.world / run.par.pp * run.recipe.grad_accum
-    model = executed = masked = 0.0
-    for cost in priced.costs:
-        for chunk in cost.chunks:
-            forward = chunk.forward.flops
-            back = chunk.backward.flops + chunk.weights.flops
-            executed += forward + chunk.again.flops + back
-            # attention's backward pass computes its scores again, which no convention counts
-            model += forward + back - 0.5 * chunk.forward.core_flops
-            masked += chunk.forward.masked_flops
-    return ranks * model, ranks * executed, ranks * (model + 3.0 * masked)
 
 
 def _stage(index: int, spent: Spent, scale: float) -> dict[str, Any]:

@@ -15,6 +15,10 @@ Value = Any
 """A number, or an array of numbers broadcast against the others."""
 
 
+_PLAIN = (float, int, bool)
+"""Types that need no look at their attributes: most values are numbers."""
+
+
 def is_array(*values: Value) -> bool:
     """Whether any of the values is a NumPy array.
 
@@ -22,13 +26,15 @@ def is_array(*values: Value) -> bool:
     False
     """
     for value in values:  # noqa: SIM110  # any() makes a generator: three times as long, and every formula asks
-        if hasattr(value, "dtype"):
+        if value.__class__ not in _PLAIN and hasattr(value, "dtype"):
             return True
     return False
 
 
 def maximum(a: Value, b: Value) -> Value:
     """Larger of two, elementwise."""
+    if a.__class__ in _PLAIN and b.__class__ in _PLAIN:
+        return max(a, b)
     if is_array(a, b):
         import numpy as np  # noqa: PLC0415  # 0.1 s, for sweeps only
 
@@ -38,6 +44,8 @@ def maximum(a: Value, b: Value) -> Value:
 
 def minimum(a: Value, b: Value) -> Value:
     """Smaller of two, elementwise."""
+    if a.__class__ in _PLAIN and b.__class__ in _PLAIN:
+        return min(a, b)
     if is_array(a, b):
         import numpy as np  # noqa: PLC0415
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from operator import add, attrgetter
 from typing import Any
 
 from foretell.cost import collectives
@@ -48,13 +49,18 @@ class Pass:
     """Bytes that kernels read and write, each operand once."""
 
     def __add__(self, other: Pass) -> Pass:
-        return Pass(*(getattr(self, name) + getattr(other, name) for name in _PASS))
+        return Pass(*map(add, _PASS(self), _PASS(other)))
 
     def __mul__(self, factor: Value) -> Pass:
-        return Pass(*(getattr(self, name) * factor for name in _PASS))
+        return Pass(*[part * factor for part in _PASS(self)])
 
 
-_PASS = tuple(f.name for f in fields(Pass))
+_PASS = attrgetter(*(f.name for f in fields(Pass)))
+
+
+def total(parts: Sequence[Pass]) -> Pass:
+    """Sum of passes."""
+    return Pass(*map(sum, zip(*map(_PASS, parts), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +75,13 @@ class Passes:
     """Blocks that are computed again as a whole."""
 
     def __add__(self, other: Passes) -> Passes:
-        return Passes(*(getattr(self, name) + getattr(other, name) for name in _PASSES))
+        return Passes(*map(add, _PASSES(self), _PASSES(other)))
 
     def __mul__(self, factor: float) -> Passes:
-        return Passes(*(getattr(self, name) * factor for name in _PASSES))
+        return Passes(*[part * factor for part in _PASSES(self)])
 
 
-_PASSES = tuple(f.name for f in fields(Passes))
+_PASSES = attrgetter(*(f.name for f in fields(Passes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,8 @@ class Network:
 
     def seconds(self, kind: str, size: Value, group: Group) -> Value:
         """Return the seconds of a collective whose kernel was launched ahead."""
+        if group.ranks.__class__ is int and group.ranks == 1:
+            return 0.0
         force = self.algorithm if self.algorithm in (*collectives.ALGORITHMS, *collectives.SHAPES) else None
         return collectives.seconds(kind, size, group, self.topology, algorithm=force, queued=True)
 
@@ -137,6 +145,8 @@ class Pricer:
     """Bytes moved per operand element that is converted: read in half precision, written twice for both its products."""
     imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean."""
+    timed: dict[tuple[Any, ...], Pass] = field(default_factory=dict, repr=False, compare=False)
+    """Exchanges by group, kind and size: a layer has the same ones many times."""
 
     def at(self, form: tuple[str, float]) -> Value:
         return self.basis[form[0]] * form[1]
@@ -149,35 +159,39 @@ class Pricer:
 
     def block(self, works: BlockWorks, again: Callable[[str], bool]) -> Passes:
         """Return the passes of a block; ``again`` tells by a node's name whether it runs once more before its backward."""
-        forward, backward, weights, repeat = Pass(), Pass(), Pass(), Pass()
-        every = bool(works.nodes)
-        for node, work in zip(works.nodes, works.kernels, strict=True):
-            f, b, w = self.kernel(work)
-            forward, backward, weights = forward + f, backward + b, weights + w
-            if again(node):
-                repeat = repeat + f
-            else:
-                every = False
+        kernels = [self.kernel(work) for work in works.kernels]
+        repeated = [bool(again(node)) for node in works.nodes]
+        every = bool(repeated) and all(repeated)
         there, back = self.exchanges(works.forward), self.exchanges(works.backward)
-        if every:
-            repeat = repeat + there
-        return Passes(forward + there, repeat, backward + back, weights, float(every))
+        repeat = [f for (f, _, _), run in zip(kernels, repeated, strict=True) if run]
+        return Passes(
+            total([*(f for f, _, _ in kernels), there]),
+            total([*repeat, there] if every else repeat),
+            total([*(b for _, b, _ in kernels), back]),
+            total([w for _, _, w in kernels]),
+            float(every),
+        )
 
     def exchanges(self, all_of: Iterable[Exchange]) -> Pass:
         """Return the seconds of exchanges, by group."""
-        out = Pass()
+        found = []
         for one in all_of:
-            group, size = self.network.group(one.group), self.sum(one.whole)
-            calls = where(group.ranks > 1, 1.0, 0.0)
-            if one.group == "ep":
-                # the busiest rank receives what is more than its share
-                spent = self.network.routed(size * self.imbalance, one.choices, group)
-                out = out + Pass(ep=spent, calls=calls, routed=1.0)
-            elif one.group == "cp":
-                out = out + Pass(cp=self.network.seconds("all_gather", size * group.ranks, group), calls=calls)
-            else:
-                out = out + Pass(tp=self.network.seconds(one.kind, size, group), calls=calls)
-        return out
+            key = (one.group, one.kind, one.choices, tuple(one.whole.items()))
+            if key not in self.timed:
+                self.timed[key] = self.exchange(one)
+            found.append(self.timed[key])
+        return total(found)
+
+    def exchange(self, one: Exchange) -> Pass:
+        """Return the seconds of one exchange."""
+        group, size = self.network.group(one.group), self.sum(one.whole)
+        calls = where(group.ranks > 1, 1.0, 0.0)
+        if one.group == "ep":
+            # the busiest rank receives what is more than its share
+            return Pass(ep=self.network.routed(size * self.imbalance, one.choices, group), calls=calls, routed=1.0)
+        if one.group == "cp":
+            return Pass(cp=self.network.seconds("all_gather", size * group.ranks, group), calls=calls)
+        return Pass(tp=self.network.seconds(one.kind, size, group), calls=calls)
 
     def kernel(self, work: Product | Core | Stream) -> tuple[Pass, Pass, Pass]:
         """Return the forward pass, the gradient of the inputs and that of the weights."""

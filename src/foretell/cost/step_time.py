@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from operator import add, attrgetter
 
 from foretell.cost.arrays import Value, maximum, minimum, power, where
 from foretell.cost.kernels import Device, Efficiency
@@ -38,16 +39,29 @@ class Spent:
 
     @property
     def total(self) -> Value:
-        return sum(getattr(self, name) for name in _SPENT)
+        return sum(_SPENT(self))
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(*(getattr(self, name) + getattr(other, name) for name in _SPENT))
+        return Spent(*map(add, _SPENT(self), _SPENT(other)))
 
     def __mul__(self, factor: Value) -> Spent:
-        return Spent(*(getattr(self, name) * factor for name in _SPENT))
+        return Spent(*[part * factor for part in _SPENT(self)])
 
 
-_SPENT = tuple(f.name for f in fields(Spent))
+_SPENT = attrgetter(*(f.name for f in fields(Spent)))
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """Seconds of one rank's exchanges in a step by their group, each the longest of all ranks."""
+
+    dp: Value = 0.0
+    """Gradients and parameters."""
+    tp: Value = 0.0
+    ep: Value = 0.0
+    cp: Value = 0.0
+    pp: Value = 0.0
+    """Activations and their gradients between stages, sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +81,25 @@ class StepTime:
     fixed: Value
     p2p: Value
     """Seconds of one transfer between stages."""
-    communication: Value
+    exchanged: Exchanged
     """Seconds of all exchanges of one rank in a step, hidden or not."""
+
+    @property
+    def slowest(self) -> Spent:
+        """Of the rank whose passes take longest."""
+        found, longest = self.passes[0], self.passes[0].total
+        for other in self.passes[1:]:
+            if other is not found:
+                later = other.total > longest
+                found = Spent(*(where(later, b, a) for a, b in zip(_SPENT(found), _SPENT(other), strict=True)))
+                longest = maximum(longest, other.total)
+        return found
+
+    @property
+    def communication(self) -> Value:
+        """Seconds of all of them but the pipeline's."""
+        e = self.exchanged
+        return e.dp + e.tp + e.ep + e.cp
 
 
 def step_time(
@@ -81,15 +112,16 @@ def step_time(
     transfer: Value = 0.0,
     micro_batches: Value = 1,
     tp_overlap: bool = False,
+    hide: Value = 1.0,
 ) -> StepTime:
     """Return the seconds of a step.
 
-    ``transfer``: seconds of sending one micro-batch's activations to the next stage.
+    ``transfer``: seconds of sending one micro-batch's activations to the next stage.  ``hide``: the largest share of gradients
+    and parameters on their way that may be hidden.
     """
     ahead: list[list[Spent]] = []
     back: list[list[Spent]] = []
     weight: list[list[Value]] = []
-    hidden: Value = 0.0
     made: dict[int, tuple[Spent, Spent, Value]] = {}
     every = _sharded_each_pass(run)
     for cost in costs:
@@ -104,9 +136,9 @@ def step_time(
                 )
             forward, backward, own = made[id(chunk)]
             if every:
-                forward = _gathered(forward, cost.reduction.gather / n, cost.layers / n, soft)
+                forward = _gathered(forward, cost.reduction.gather / n, cost.layers / n, soft, hide)
                 both = cost.reduction.gather * _again(run) / n + cost.reduction.reduce / n
-                backward = _gathered(backward, both, cost.layers / n, soft)
+                backward = _gathered(backward, both, cost.layers / n, soft, hide)
             f.append(forward)
             b.append(backward)
             w.append(own)
@@ -134,20 +166,17 @@ def step_time(
     passes = tuple(_total(f) + _total(b) for f, b in zip(ahead, back, strict=True))
     reduction: Value = 0.0
     optimizer: Value = 0.0
-    exchanged: Value = 0.0
+    dp: Value = 0.0
     for i, cost in enumerate(costs):
         r = cost.reduction
         if not every:
-            reduction = maximum(reduction, _once(r.reduce, sum(backward_s[i]), soft) + _once(r.gather, sum(forward_s[i]), soft))
-            exchanged = maximum(exchanged, r.reduce + r.gather)
+            shown = _once(r.reduce, sum(backward_s[i]), soft, hide) + _once(r.gather, sum(forward_s[i]), soft, hide)
+            reduction = maximum(reduction, shown)
+            dp = maximum(dp, r.reduce + r.gather)
         else:
-            exchanged = maximum(exchanged, (r.reduce + r.gather * (1.0 + _again(run))) * micro_batches)
+            dp = maximum(dp, (r.reduce + r.gather * (1.0 + _again(run))) * micro_batches)
         moved = (r.update + r.norm) / (device.bandwidth * efficiency.memory)
         optimizer = maximum(optimizer, moved)
-        raw = sum(
-            (c.forward.tp + c.again.tp + c.backward.tp + c.forward.ep + c.again.ep + c.backward.ep for c in cost.chunks), 0.0
-        )
-        hidden = maximum(hidden, raw * micro_batches)
     total = found.step + reduction + optimizer + soft.fixed
     return StepTime(
         total=total,
@@ -158,11 +187,25 @@ def step_time(
         optimizer=optimizer,
         fixed=soft.fixed,
         p2p=transfer,
-        communication=exchanged + hidden,
+        exchanged=_exchanged(costs, dp, transfer, micro_batches, question.vpp),
     )
 
 
 _SPLIT = ("zb-h1", "zb-v", "dualpipe")
+
+
+def _exchanged(costs: Sequence[StageCost], dp: Value, transfer: Value, micro_batches: Value, vpp: int) -> Exchanged:
+    """Exchanges of a step by their group."""
+
+    def longest(name: str) -> Value:
+        out: Value = 0.0
+        for cost in costs:
+            passes = (p for c in cost.chunks for p in (c.forward, c.again, c.backward))
+            out = maximum(out, sum(getattr(p, name) for p in passes))
+        return out * micro_batches
+
+    sent = 2.0 * vpp * micro_batches * transfer
+    return Exchanged(dp, longest("tp"), longest("ep"), longest("cp"), sent)
 
 
 def _total(parts: Sequence[Spent]) -> Spent:
@@ -217,17 +260,18 @@ def _backward(chunk: Passes, soft: Software, tp_overlap: bool) -> Spent:
     return _spend(whole, whole, soft, tp_overlap, chunk.repeated)
 
 
-def _gathered(spent: Spent, exchange: Value, layers: float, soft: Software) -> Spent:
+def _gathered(spent: Spent, exchange: Value, layers: float, soft: Software, hide: Value) -> Spent:
     """A pass with parameters gathered or gradients reduced layer by layer beside it; the first layer's has nothing to hide
     behind."""
     first = exchange / maximum(layers, 1.0)
     cover = soft.dp_hidden * spent.total
     rest = exchange - first
-    shown = first + maximum(rest - cover, 0.0) + soft.interference * minimum(rest, cover)
+    hidden = minimum(minimum(rest, cover), hide * exchange)
+    shown = first + rest - hidden + soft.interference * hidden
     return replace(spent, dp=spent.dp + shown)
 
 
-def _once(exchange: Value, cover: Value, soft: Software) -> Value:
+def _once(exchange: Value, cover: Value, soft: Software, hide: Value) -> Value:
     """An exchange of once a step that the last backward or the first forward pass of a micro-batch can hide."""
-    able = soft.dp_hidden * cover
-    return where(exchange > 0, maximum(exchange - able, 0.0) + soft.interference * minimum(exchange, able), 0.0)
+    hidden = minimum(minimum(exchange, soft.dp_hidden * cover), hide * exchange)
+    return exchange - hidden + soft.interference * hidden

@@ -15,7 +15,7 @@ from foretell.errors import InputError
 from foretell.machine.fleet import Fleet, NetworkFabric
 from foretell.machine.hardware import HardwareNode, Link
 
-__all__ = ["Bridge", "Group", "Topology", "inter_family", "intra_family", "topology_of"]
+__all__ = ["Bridge", "Group", "Topology", "congested", "inter_family", "intra_family", "topology_of"]
 
 GBIT: Final = 1e9 / 8
 """Bytes/s of one Gbit/s."""
@@ -213,6 +213,11 @@ def topology_of(
         notes=tuple(notes),
     )
     return _bridged(base, hardware, domain) if bridged else base
+
+
+def congested(topology: Topology, factor: Value) -> Topology:
+    """Return a topology whose links and network others use too: rates divided by ``factor``, 1 or more."""
+    return replace(topology, nic_bytes_per_s=topology.nic_bytes_per_s / factor, bytes_per_s=topology.bytes_per_s / factor)
 
 
 def _stated_latency(fabric: NetworkFabric | None, fleet: Fleet | None) -> float | None:

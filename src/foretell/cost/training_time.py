@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from foretell.arch.architecture import Architecture
@@ -11,7 +12,7 @@ from foretell.cost.kernels import Device, Efficiency
 from foretell.cost.pass_time import Network, Pricer
 from foretell.cost.placement import place
 from foretell.cost.software import Software, efficiency, software
-from foretell.cost.stage_time import StageCost, low_format, price, stage_works
+from foretell.cost.stage_time import StageCost, StageWorks, low_format, price, stage_works
 from foretell.cost.step_time import StepTime, step_time
 from foretell.cost.topology import Topology
 from foretell.cost.training_memory import sizes_of
@@ -66,8 +67,9 @@ def price_run(
     *,
     algorithm: str | None = None,
     imbalance: float = 1.0,
+    works: Sequence[StageWorks] | None = None,
 ) -> Priced:
-    """Price every pass of a run.
+    """Price every pass of a run.  With the ``works`` of a run of its kind, its sizes and degrees may be arrays.
 
     ``imbalance``: tokens of the busiest expert rank over the mean.  ``algorithm`` forces one of the collectives'.
     """
@@ -96,7 +98,7 @@ def price_run(
         low=1.0 if low_format(run) else 0.0,
         imbalance=imbalance,
     )
-    costs = price(stage_works(arch, run), run, pricer)
+    costs = price(stage_works(arch, run) if works is None else works, run, pricer)
     transfer: Value = 0.0
     if par.pp > 1:
         split = par.tp if par.sp or run.profile.megatron else 1.0  # Megatron scatters what it sends over its tensor group
@@ -112,8 +114,8 @@ def tp_overlap(run: Run) -> bool:
     return bool(wanted and run.par.sp and run.par.tp > 1)
 
 
-def training_time(priced: Priced, run: Run, soft: Software | None = None) -> StepTime:
-    """Return the seconds of a step of a priced run."""
+def training_time(priced: Priced, run: Run, soft: Software | None = None, *, hide: Value = 1.0) -> StepTime:
+    """Return the seconds of a step of a priced run (``hide``: see ``step_time``)."""
     soft = soft or software(run, priced.compute_capability)
     if priced.flat:
         soft = replace(soft, matmul=1.0, maturity=1.0, launch=0.0, call=0.0, checkpoint=0.0, route=0.0, fixed=0.0)
@@ -126,4 +128,5 @@ def training_time(priced: Priced, run: Run, soft: Software | None = None) -> Ste
         transfer=priced.transfer,
         micro_batches=run.recipe.grad_accum,
         tp_overlap=tp_overlap(run),
+        hide=hide,
     )

@@ -58,11 +58,11 @@ class RowSizes:
 class Axes:
     """The axes, in the order given; the last one varies fastest."""
 
-    def __init__(self, axes: Mapping[str, Any], *, product: bool) -> None:
-        """Tell axes from single values, check sizes, and lay the rows out."""
+    def __init__(self, axes: Mapping[str, Any], *, product: bool, arrays: tuple[str, ...] = SIZES) -> None:
+        """Tell axes from single values, check sizes, and lay the rows out; ``arrays`` names the settings that are not walked."""
         if axes.get("batch_size") is None and axes.get("micro_batch") is None:
             raise InputError("is needed (or micro_batch)", field="batch_size")
-        self.values = {name: _values(name, value) for name, value in axes.items()}
+        self.values = {name: _values(name, value, arrays) for name, value in axes.items()}
         lengths = [len(v) for v in self.values.values()]
         if product:
             self.rows = int(np.prod(lengths, dtype=float))
@@ -83,9 +83,9 @@ class Axes:
         for name in reversed(self.values):
             self.stride[name] = step
             step *= len(self.values[name])
-        self.walk = [name for name in self.values if name not in SIZES]
+        self.walk = [name for name in self.values if name not in arrays]
         self.table = {
-            name: np.array([0 if v is None else v for v in self.values[name]], np.int64) for name in self.values if name in SIZES
+            name: np.array([0 if v is None else v for v in self.values[name]], np.int64) for name in self.values if name in arrays
         }
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ def _is_setting(name: str, item: object) -> bool:
     return item is None or isinstance(item, tuple | list | set | frozenset) or (name != "pp_layout" and isinstance(item, str))
 
 
-def _values(name: str, value: Any) -> list[Any]:  # a value or any sequence of values
+def _values(name: str, value: Any, arrays: tuple[str, ...]) -> list[Any]:  # a value or any sequence of values
     """Return the values of one axis, sizes checked."""
     single = isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__")
     if name in _TUPLES and not (isinstance(value, list) and all(_is_setting(name, item) for item in value)):
@@ -175,7 +175,7 @@ def _values(name: str, value: Any) -> list[Any]:  # a value or any sequence of v
     items = [value] if single else [item.item() if isinstance(item, np.generic) else item for item in value]
     if not items:
         raise InputError("has no values", field=name, value=value)
-    if name not in SIZES:
+    if name not in arrays:
         return items
     if any(item is None for item in items) and len(items) > 1:
         raise InputError("mixes values with None", field=name, value=items)

@@ -19,7 +19,9 @@ _WIDE: Final = 80
 
 UNITS: Final = {
     "_bytes_per_s": "byte/s",
+    "_flops_per_byte": "FLOP/byte",
     "_flops_per_s": "FLOP/s",
+    "_per_s": "1/s",
     "_bytes": "byte",
     "_flops": "FLOP",
     "_s": "s",

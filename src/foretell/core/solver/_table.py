@@ -26,8 +26,18 @@ _WIDE = 110
 class Table:
     """Columns of equal length.  `valid` says that a row can run, `feasible` that it fits, `reason` why not."""
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]], coded: Mapping[str, tuple[NDArray[Any], list[Any]]]) -> None:
-        """Keep plain columns, and coded ones (codes, values) that become columns when they are asked for."""
+    def __init__(
+        self,
+        columns: Mapping[str, NDArray[Any]],
+        coded: Mapping[str, tuple[NDArray[Any], list[Any]]],
+        *,
+        by: str = "total_memory_bytes",
+    ) -> None:
+        """Keep plain columns, and coded ones (codes, values) that become columns when they are asked for.
+
+        ``by``: the column that :meth:`best` looks at where none is named.
+        """
+        self.by = by
         self._plain = dict(columns)
         self._coded = dict(coded)
         self._columns: dict[str, NDArray[Any]] | None = None
@@ -75,7 +85,7 @@ class Table:
 
     def best(
         self,
-        by: str = "total_memory_bytes",
+        by: str | None = None,
         *,
         largest: bool = False,
         feasible: bool = True,
@@ -83,11 +93,13 @@ class Table:
     ) -> Any:  # a dict of plain values
         """Return the row with the smallest (or largest) `by`, as a dict; None where no row qualifies.
 
+        Left out, `by` is the total memory, and of the sweeps over time the step.
+
         Rows that qualify are the feasible ones: the point is within what the device offers, without headroom
         and without the interval.  `verdict="fits"` (or several verdicts) asks for more: those whose verdict it
         is.  `feasible=False` takes every row that can run.
         """
-        column = self[by]
+        column = self[by or self.by]
         mask = self._plain["feasible" if feasible else "valid"]
         if verdict is not None:
             codes, names = self._coded["verdict"]
