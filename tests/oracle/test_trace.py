@@ -82,6 +82,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "falcon": {
         "model_type": "falcon", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": VOCAB,
     },
+    "falcon-grouped": {
+        "model_type": "falcon", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": VOCAB,
+        "new_decoder_architecture": True, "num_kv_heads": 2,
+    },
     "mixtral": {**_GROUPED, "model_type": "mixtral", "num_local_experts": 6, "num_experts_per_tok": 2},
     "qwen3-moe": {**_GROUPED, **_EXPERTS, "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 6, "mlp_only_layers": []},
     "olmo2": {**_EVEN, "model_type": "olmo2"},
@@ -166,7 +170,8 @@ OF_MODEL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("resnet", "convnext", "mamba"), PLAIN),
     **dict.fromkeys(("swin", "unet"), (*PLAIN, "single-full")),
     **dict.fromkeys(("clip", "whisper"), ("half-sdpa", "single-full")),
-    "falcon": ("half-sdpa", "mixed-eager", "mixed-sdpa"),
+    "falcon": ("half-sdpa", "half-full", "mixed-eager", "mixed-sdpa", "single-full"),
+    "falcon-grouped": ("half-sdpa", "half-full", "mixed-sdpa", "single", "single-full"),
 }  # fmt: skip
 SIZES: dict[str, dict[str, int]] = {"mamba": {"seq_len": 16}, "convnext": {"micro_batch": 8}}
 """... of a recurrence that Python runs token by token, and of statistics of one number a sample, to tell them from scalars."""

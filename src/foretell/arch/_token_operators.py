@@ -122,6 +122,8 @@ class Attention(Operator):
     positions (T5; ``zeros`` in its cross attention) or of those in a window (Swin; ``shifted``: with what must not be seen)."""
     broadcast: bool = False
     """transformers' code leaves the one key head to be broadcast by the kernel (Falcon), which no fused one does."""
+    masked: bool = False
+    """transformers' code always makes a mask, also where a kernel could do without (Falcon)."""
     unfused: bool = False
     """transformers' class has no SDPA: it runs eager code unless another kernel is asked for by name."""
     narrow: Literal["", "kept", "cast"] = ""

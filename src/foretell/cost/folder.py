@@ -234,8 +234,8 @@ class StageFolder:
         cores = [op for b in self.arch.main.blocks for op in b.ops if isinstance(op, Attention) and b.stream != "sample"]
         if any(eager(style, op) for op in cores):
             return out + Lin.of("mask", "TT/1", mask_unit(style) * len({bool(op.window) for op in cores}))
-        bound = any(0 < op.window < self.recipe.seq_len for op in cores)
-        return out + Lin.of("mask", "TT/1", float(bound))
+        made = any(op.masked or 0 < op.window < self.recipe.seq_len for op in cores)
+        return out + Lin.of("mask", "TT/1", float(made))
 
     def blocks(self) -> Iterator[tuple[Block, float]]:
         """Every block on this rank, with how often it stands there; a tied table also where only the head uses it."""

@@ -27,9 +27,10 @@ def attention(e: Emitter, op: Attention, q: Tensor, k: Tensor | None = None, v: 
     return by_products(e, op, q, k, v) if kernel == "math" else _fused(e, op, q, k, v, kernel)
 
 
-def windowed(e: Emitter, op: Attention) -> bool:
-    """Whether transformers masks what lies outside the window: only where the sequence is longer (``masking_utils.py``)."""
-    return e.style.composite and 0 < op.window < e.weights.recipe.seq_len and op.memory == "self"
+def mask_is_made(e: Emitter, op: Attention) -> bool:
+    """Whether transformers makes a mask: always, or only where a sequence is longer than the window (``masking_utils.py``)."""
+    bound = 0 < op.window < e.weights.recipe.seq_len
+    return e.style.composite and (op.masked or bound) and op.memory == "self"
 
 
 def _kernel(e: Emitter, op: Attention) -> str:
@@ -42,7 +43,7 @@ def _kernel(e: Emitter, op: Attention) -> str:
     if st.attention != "sdpa":
         return st.attention
     shared = op.kv_heads != op.heads
-    masked = bool(op.position) or windowed(e, op)
+    masked = bool(op.position) or mask_is_made(e, op)
     if shared and op.broadcast and st.composite:
         return "math"
     if st.compute < 4.0 and op.head_dim == op.v_dim <= FLASH_HEAD and not masked:
@@ -91,7 +92,7 @@ def _masks(e: Emitter, op: Attention, k: Tensor) -> list[Lin]:
     """What a kernel keeps as its mask: of a window, made additive in every layer, or biases by position and, where they are
     causal, the condition that they were chosen by.  The kernel reads rows of a multiple of 16 elements."""
     unit, heads = e.style.compute, float(op.heads)
-    if windowed(e, op):
+    if mask_is_made(e, op):
         rows, n = score_rows(e, op, k)
         return [Lin.of("mask", f"{rows}/1", n / heads * unit)]
     if op.position == "table":

@@ -127,7 +127,7 @@ def _operator(op: Operator, kind: str, *, sliding: bool) -> Operator:
     if isinstance(op, Attention):
         narrow = "" if kind not in NARROW_SOFTMAX else "cast" if kind in CAST_SOFTMAX else "kept"
         broadcast = kind == "falcon" and op.kv_heads == 1
-        return replace(op, narrow=narrow, broadcast=broadcast, unfused=kind in NO_SDPA)  # type: ignore[arg-type]
+        return replace(op, narrow=narrow, broadcast=broadcast, masked=kind == "falcon", unfused=kind in NO_SDPA)  # type: ignore[arg-type]
     if isinstance(op, Router):
         return replace(op, chosen_first=kind in CHOSEN_FIRST, wide=kind in WIDE_ROUTER, narrow=kind in NARROW_SCORES)
     if isinstance(op, Head):
