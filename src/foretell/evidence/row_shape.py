@@ -47,8 +47,8 @@ class Shape:
     """Numbers that may be there -> the smallest that is taken."""
     some: tuple[str, ...]
     """Fields of which one must be there."""
-    names: Mapping[str, tuple[str, ...]]
-    """Texts that may be there -> what they can be."""
+    names: Mapping[str, tuple[str | int, ...]]
+    """Fields that may be there -> what they can be."""
     flags: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     """Lists of texts that may be there."""
@@ -96,7 +96,7 @@ TRAINING: Final = Shape(
     objects=_OBJECTS,
     maybe_objects=(*_MAYBE_OBJECTS, "hardware.fabric", "training.moe", "training.cuda_graph"),
     texts=(*_TEXTS, "hardware.gpu", "source.title", "model.name", "training.cuda_graph.impl"),
-    maybe_texts=(*_MAYBE_TEXTS, "hardware.fabric.intra", "hardware.fabric.inter", "training.moe.dispatcher", "source.date"),
+    maybe_texts=(*_MAYBE_TEXTS, "hardware.fabric.intra", "hardware.fabric.inter", "source.date", "measured.flop_convention"),
     whole=(*_WHOLE, "hardware.gpus", "training.seq_len"),
     maybe_whole=(
         *_MAYBE_WHOLE,
@@ -115,7 +115,12 @@ TRAINING: Final = Shape(
         "training.moe.capacity_factor": 1e-3,
     },
     some=("measured.step_s", "measured.tokens_per_s_per_gpu"),
-    names={"split": ("calib", "holdout", "open", "drift", "replicate", "reference")},
+    names={
+        "split": ("calib", "holdout", "open", "drift", "replicate", "reference"),
+        "parallel.zero": (0, 1, 2, 3),
+        "training.cuda_graph.impl": ("none", "local", "transformer-engine", "layer", "mcore", "full-iteration"),
+        "training.moe.dispatcher": ("alltoall", "flex", "deepep"),
+    },
     flags=("training.compile", "parallel.sp", "parallel.tp_comm_overlap", "training.moe.dropless"),
     lists=("training.peft.targets", "training.recompute.modules", "training.cuda_graph.scope"),
     dates=("software.date", "source.date"),
@@ -182,7 +187,7 @@ def _names(row: Mapping[str, Any], shape: Shape) -> Iterator[str]:
         yield f"{shape.some[0]} is missing"
     for path, names in shape.names.items():
         if (given := _at(row, path)) is not _MISSING and given not in names:
-            yield f"{path} {given!r} is none of {', '.join(names)}"
+            yield f"{path} {given!r} is none of {', '.join(map(str, names))}"
 
 
 def _others(row: Mapping[str, Any], shape: Shape) -> Iterator[str]:

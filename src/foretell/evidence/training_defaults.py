@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from foretell.errors import InputError
 from foretell.evidence.row_run import Skip
-from foretell.evidence.training_frameworks import MEGATRON
+from foretell.evidence.training_frameworks import CHUNKS_OF_ONE, DUALPIPE, MEGATRON, has, words_of
 from foretell.recipe.parallelism import parse_layout
 from foretell.recipe.profile import Profile
 
@@ -23,6 +23,8 @@ _FLASH: Final = "2023-01"
 """Since when Megatron-LM calls flash attention (``--use-flash-attn``)."""
 _EXPERT_TP: Final = "2024-10"
 """Since when experts have a tensor degree of their own (Megatron-Core 0.9, ``expert_tensor_parallel_size``)."""
+_FSDP: Final = ("maxtext", "nemo-automodel")
+"""Frameworks that shard everything unless told otherwise, and whose profile does not say so."""
 _UNEVEN: Final = ("embedding", "loss", "layer", "stage", "account")
 """Words of a layout that is told rather than written."""
 
@@ -38,6 +40,8 @@ class Draft:
     date: str
     gpus: int
     profile: Profile
+    words: str
+    """What the row says of software that has no name of its own in the schema."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -56,7 +60,16 @@ def completed(row: Mapping[str, Any], chosen: Profile) -> Draft:
     parallel = {key: value for key, value in row["parallel"].items() if value is not None}
     training = {key: value for key, value in row["training"].items() if value is not None}
     training["dtypes"] = {key: value for key, value in (training.get("dtypes") or {}).items() if value is not None}
-    draft = Draft(training, parallel, row["model"]["config"], software["framework"], _date(row), int(hardware["gpus"]), chosen)
+    draft = Draft(
+        training,
+        parallel,
+        row["model"]["config"],
+        software["framework"],
+        _date(row),
+        int(hardware["gpus"]),
+        chosen,
+        words_of(row),
+    )
     if not software.get("date"):
         draft.notes.append(f"date of the software not stated: {draft.date or 'today'}")
     _degrees(draft)
@@ -64,11 +77,15 @@ def completed(row: Mapping[str, Any], chosen: Profile) -> Draft:
     _formats(draft)
     _sequence(draft)
     _attention(draft)
+    _recompute(draft)
     _sharding(draft)
     _schedule(draft)
     _layout(draft, prediction_layers(row))
     _experts(draft)
     _overlap(draft)
+    kept = sorted(key for key, value in (training.get("offload") or {}).items() if value)
+    if kept:
+        draft.notes.append(f"{' and '.join(kept)} in host memory: their copies are taken as hidden")
     return draft
 
 
@@ -120,6 +137,13 @@ def _batch(d: Draft) -> None:
     t["grad_accum"] = count
 
 
+def _recompute(d: Draft) -> None:
+    """DeepSeek's trainer computes norms and the up-projections of latent attention again (arXiv 2412.19437, section 3.2.3)."""
+    if "recompute" not in d.training and has(d.words, DUALPIPE):
+        d.training["recompute"] = {"mode": "selective", "scope": "modules", "modules": ["layernorm", "mla_up_proj"]}
+        d.notes.append("recompute not stated: norms and up-projections of attention, as this trainer has it")
+
+
 def _formats(d: Draft) -> None:
     """Take what NeMo's and Megatron-Bridge's recipes have."""
     kinds = d.training["dtypes"]
@@ -132,7 +156,8 @@ def _formats(d: Draft) -> None:
 
 def _sequence(d: Draft) -> None:
     """Sequence parallelism, by framework and date."""
-    if "sp" in d.parallel or int(d.parallel.get("tp") or 1) == 1 or not d.megatron:
+    like = d.megatron or (d.profile.name == "generic" and d.framework != "maxtext")
+    if "sp" in d.parallel or int(d.parallel.get("tp") or 1) == 1 or not like:
         return
     on = not d.date or d.date >= _SEQUENCE_PARALLEL
     d.parallel["sp"] = on
@@ -146,9 +171,15 @@ def _attention(d: Draft) -> None:
 
 
 def _sharding(d: Draft) -> None:
-    if d.framework == "maxtext" and not {"zero", "sharding"} & d.parallel.keys() and d.parallel["dp"] > 1:
-        d.parallel["zero"] = 3
-        d.notes.append("sharding not stated: FSDP, MaxText's default")
+    """Who shards what: FSDP where that is the framework's default, and Megatron's own word for it."""
+    p = d.parallel
+    stated = {"zero", "sharding"} & p.keys()
+    if d.framework in _FSDP and not stated and p["dp"] > 1:
+        p["zero"] = 3
+        d.notes.append(f"sharding not stated: FSDP, the default of {d.framework}")
+    if d.profile.megatron and (p.get("zero") or 0) >= 2 and p.get("sharding") != "megatron-fsdp":
+        d.notes.append(f"ZeRO stage {p['zero']} on Megatron-Core as its own FSDP")
+        p["zero"], p["sharding"] = 3, "megatron-fsdp"
 
 
 def _schedule(d: Draft) -> None:
@@ -157,16 +188,20 @@ def _schedule(d: Draft) -> None:
         p.pop("vpp", None)
         p.pop("schedule", None)
         p.pop("pp_layout", None)
-    elif p.get("schedule") == "interleaved-1f1b" and (p.get("vpp") or 1) == 1:
+    elif p.get("schedule") == "interleaved-1f1b" and (p.get("vpp") or 1) == 1 and not has(d.words, CHUNKS_OF_ONE):
         raise Skip("underspecified: an interleaved schedule without its chunks a rank (vpp)")
-    elif "schedule" not in p and "hai-llm" in " ".join(d.profile.notes):
+    elif "schedule" not in p and "vpp" not in p and has(d.words, DUALPIPE):
         p["schedule"] = "dualpipe"
+        d.notes.append("schedule not stated: DualPipe, this trainer's own")
+    elif "vpp" not in p and p.get("schedule") != "1f1b" and has(d.words, CHUNKS_OF_ONE):
+        p["vpp"] = max(1, -(-(_layers(d) + 2) // int(p["pp"])))
+        d.notes.append(f"vpp not stated: {p['vpp']}, one layer a chunk")
 
 
 def _layout(d: Draft, prediction: int) -> None:
     """Layers of each chunk, where the row tells them in words or they do not come out even."""
     p = d.parallel
-    layers = next((d.config[key] for key in ("num_hidden_layers", "n_layer", "n_layers") if d.config.get(key)), 0)
+    layers = _layers(d)
     chunks = int(p.get("pp") or 1) * int(p.get("vpp") or 1)
     if chunks == 1:
         return
@@ -179,12 +214,16 @@ def _layout(d: Draft, prediction: int) -> None:
                 raise
             del p["pp_layout"]
             given = None
-    elif not (d.profile.megatron and layers and layers % chunks):
+    elif not layers or not (layers % chunks if d.profile.megatron else layers < chunks or d.words):
         return
-    if given is None:
+    if given is None and layers + 2 + prediction >= chunks:  # more chunks than that are refused where the run is priced
         p["pp_layout"] = _balanced(layers, chunks, prediction)
         if layers % chunks:
             d.notes.append("layers of the stages: embedding and loss count as one each")
+
+
+def _layers(d: Draft) -> int:
+    return next((int(d.config[key]) for key in ("num_hidden_layers", "n_layer", "n_layers") if d.config.get(key)), 0)
 
 
 def _balanced(layers: int, chunks: int, prediction: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from foretell.core.speed import SpeedForecast, speed
-from foretell.cost.software import calibration
+from foretell.cost.software import calibration, interval_of
 from foretell.errors import ForetellError
 from foretell.evidence.baselines import baselines, formula_s
 from foretell.evidence.kinds import Kind
@@ -64,16 +64,18 @@ def _read(row: Mapping[str, Any]) -> TrainingRow:
 
 
 def _scored(row: Mapping[str, Any], ready: TrainingRow, found: SpeedForecast) -> TrainingScored:
-    low, high = found.interval_s
+    experts = bool(ready.workload.architecture.experts)
+    regime = ("experts elsewhere" if experts else "elsewhere") if ready.stand_in else found.regime
+    low, high = interval_of(regime)
     return TrainingScored(
         **_common(row),
         measured=ready.measured_s,
         predicted=found.step_s,
-        low=low,
-        high=high,
+        low=low * found.step_s,
+        high=high * found.step_s,
         note="; ".join((*ready.notes, *_assumed(row)))[:700],
-        kind="experts" if ready.workload.architecture.experts else "dense",
-        regime=found.regime,
+        kind="experts" if experts else "dense",
+        regime=regime,
         group=(
             str(row["source"]["title"]),
             str(row["model"]["name"]),

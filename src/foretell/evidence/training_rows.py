@@ -46,6 +46,8 @@ class TrainingRow:
     """Format of the matrix products."""
     notes: tuple[str, ...] = ()
     """What the row left open, with what was taken."""
+    stand_in: bool = False
+    """The profile is that of other software, near the one that ran: no row of it set an interval."""
 
     @property
     def global_batch(self) -> int:
@@ -63,6 +65,7 @@ class TrainingRow:
 def training_row(row: Mapping[str, Any]) -> TrainingRow:
     """Read a row; :class:`~foretell.evidence.row_run.Skip` where it cannot be scored, InputError what is wrong with a value."""
     hardware = load_hardware(row["hardware"]["gpu"])
+    workload = load_model(dict(row["model"]["config"]))
     chosen, said = profile_of(row, hardware)
     draft = completed(row, chosen)
     filled = {
@@ -80,7 +83,6 @@ def training_row(row: Mapping[str, Any]) -> TrainingRow:
         "dispatcher": _DISPATCHERS.get(moe.get("dispatcher") or ""),
     }
     recipe = recipe.with_(**changes)
-    workload = load_model(dict(draft.config))
     notes = [*said, *draft.notes]
     if "recompute" not in draft.training:
         spec, why = unstated_recompute(workload.architecture, hardware, recipe, par, row["measured"].get("flop_convention"))
@@ -98,6 +100,7 @@ def training_row(row: Mapping[str, Any]) -> TrainingRow:
         measured_s=_measured(row, recipe, par),
         precision=recipe.compute_dtype or "bf16",
         notes=tuple(notes),
+        stand_in=bool(said),
     )
 
 
