@@ -3,27 +3,34 @@
     python scripts/accuracy.py           # write
     python scripts/accuracy.py --check   # exit 1 when the files do not say what the replay says
 
-The tables stand between ``<!-- accuracy -->`` and ``<!-- /accuracy -->``; nobody types them.
+The tables stand between ``<!-- accuracy -->`` and ``<!-- /accuracy -->``; nobody types them.  Errors on sources that a fit
+did not see are read from the calibration files, where the fits wrote them.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foretell.cost.collectives import calibration as of_collectives
+from foretell.cost.kernel_shares import calibration as of_kernels
+from foretell.cost.software import calibration as of_training
 from foretell.evidence.replay import replay, shipped
 
 ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"(<!-- accuracy -->\n).*?(<!-- /accuracy -->)", re.DOTALL)
-LEVELS = {"allocated": "allocated", "active": "allocated", "reserved": "reserved", "process": "process"}
+KINDS = ("memory", "training", "kernels", "collectives")
+ANSWERS = {"constant_mfu": "a constant share of the peak", "reference_formula": "the plain formula at half the peak"}
 
 
 def main() -> int:
     """Write or check both files."""
-    report = replay("memory", shipped("memory"))
-    pages = {ROOT / "README.md": short(report), ROOT / "docs/accuracy.md": short(report) + "\n" + long(report)}
+    reports = {kind: replay(kind, shipped(kind)) for kind in KINDS}
+    brief = memory(reports["memory"]) + "\n" + times(reports)
+    pages = {ROOT / "README.md": brief, ROOT / "docs/accuracy.md": brief + "\n" + long(reports)}
     stale = []
     for path, text in pages.items():
         old = path.read_text("utf-8")
@@ -41,8 +48,8 @@ def main() -> int:
     return 0
 
 
-def short(report: dict[str, Any]) -> str:
-    """By level and confidence."""
+def memory(report: dict[str, Any]) -> str:
+    """Memory by level and confidence."""
     rows = [
         "| what was measured | confidence of the row | rows | MAPE | p90 | bias | inside the 90 % interval |",
         "|---|---|---|---|---|---|---|",
@@ -50,10 +57,7 @@ def short(report: dict[str, Any]) -> str:
     for key, s in report["summary"]["by_confidence"].items():
         confidence, metric = key.split(" ", 1)
         if s["n"]:
-            rows.append(
-                f"| {metric} | {confidence} | {s['n']} | {number(s['mape_pct'])} | {number(s['p90_ape_pct'])} | "
-                f"{number(s['bias_pct'], sign=True)} | {s['coverage_pct']:.0f} % |"
-            )
+            rows.append(f"| {metric} | {confidence} | {s['n']} | {figures(s)} |")
     total = report["summary"]
     all_rows = len(report["rows"])
     skipped = sum(1 for r in report["rows"] if r["skipped"])
@@ -65,27 +69,117 @@ def short(report: dict[str, Any]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def long(report: dict[str, Any]) -> str:
-    """By source, and what was left out."""
-    rows = ["| source | rows | left out | MAPE | p90 | bias | inside |", "|---|---|---|---|---|---|---|"]
-    for source, s in report["summary"]["by_source"].items():
-        if s["n"]:
-            rows.append(
-                f"| {source} | {s['n']} | {s['skipped']} | {number(s['mape_pct'])} | {number(s['p90_ape_pct'])} | "
-                f"{number(s['bias_pct'], sign=True)} | {s['coverage_pct']:.0f} % |"
-            )
+def times(reports: Mapping[str, dict[str, Any]]) -> str:
+    """Seconds: training steps, kernels and collectives; what a fit did not see; simpler answers to the same rows."""
+    training = reports["training"]["summary"]
+    unseen = of_training().get("left_out", {})
+    steps = training["by_kind"]
+    lines = (
+        ("seconds of a step, dense models", steps["dense"], unseen.get("dense", {}).get("mape_pct")),
+        ("seconds of a step, models with experts", steps["experts"], unseen.get("experts", {}).get("mape_pct")),
+        ("time of a kernel", reports["kernels"]["summary"], weighted(of_kernels()["left_out"]["source"])),
+        (
+            "time or bandwidth of a collective",
+            reports["collectives"]["summary"],
+            weighted(of_collectives()["left_out"]["source"]),
+        ),
+    )
+    unseen_ones = "MAPE on sources that the fit did not see"
+    rows = [
+        f"| what was measured | rows | left out | MAPE | p90 | bias | inside the 90 % interval | {unseen_ones} |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rows += [f"| {name} | {s['n']} | {s['skipped']} | {figures(s)} | {number(far)} |" for name, s, far in lines]
+    rows += ["", *choosing(training)]
+    return "\n".join(rows) + "\n"
+
+
+def choosing(training: dict[str, Any]) -> list[str]:
+    """Forecasts of steps beside simpler answers, and whether they choose well."""
+    apart = " and ".join(f"{s['n']} ({name}, {number(s['mape_pct'])})" for name, s in training["apart"].items())
+    ours = training["ranking"]["all"] | {key: training[key] for key in ("mape_pct", "p90_ape_pct", "bias_pct")}
+    said = (
+        f"Not among the steps: rows that repeat one of them, {apart}. The same {training['n']} steps by simpler answers, and "
+        f"how well each chooses among runs of the same work ({ours['pairs']} pairs in {ours['groups']} groups; regret: step of "
+        "the predicted best over the best):"
+    )
+    rows = [
+        said,
+        "",
+        "| answer | MAPE | p90 | bias | pairs in the right order | mean regret |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, s in ({"foretell": ours} | {ANSWERS[key]: found for key, found in training["baselines"].items()}).items():
+        cells = (number(s["mape_pct"]), number(s["p90_ape_pct"]), number(s["bias_pct"], sign=True))
+        rows.append(f"| {name} | {' | '.join(cells)} | {number(s['ranking_pct'])} | {number(s['regret_pct'])} |")
+    return rows
+
+
+def long(reports: Mapping[str, dict[str, Any]]) -> str:
+    """Everything by source, and what was left out."""
+    report = reports["memory"]
+    rows = ["## Memory by source", "", *by_source(report)]
     rows += ["", "Rows whose counter is not stated, scored against the nearer of allocated and reserved:", ""]
     rows += ["| source | rows | MAPE | bias |", "|---|---|---|---|"]
     for source, s in report["summary"]["unknown_counter"].items():
         if s["n"]:
             rows.append(f"| {source} | {s['n']} | {number(s['mape_pct'])} | {number(s['bias_pct'], sign=True)} |")
-    rows += ["", "Left out:", ""]
-    rows += [f"- {n} x {reason}" for reason, n in report["summary"]["reasons"].items()]
+    rows += left_out(report)
+    rows += ["", "## Training steps by source", "", *steps(reports["training"]["summary"])]
+    rows += left_out(reports["training"])
+    for kind in ("kernels", "collectives"):
+        rows += ["", f"## {kind.capitalize()} by source", "", *by_source(reports[kind])]
+        rows += left_out(reports[kind])
     return "\n".join(rows) + "\n"
 
 
-def number(value: float, *, sign: bool = False) -> str:
+def by_source(report: dict[str, Any]) -> list[str]:
+    """One line a source."""
+    rows = ["| source | rows | left out | MAPE | p90 | bias | inside |", "|---|---|---|---|---|---|---|"]
+    found = report["summary"]["by_source"].items()
+    return rows + [f"| {source} | {s['n']} | {s['skipped']} | {figures(s)} |" for source, s in found if s["n"]]
+
+
+def steps(training: dict[str, Any]) -> list[str]:
+    """One line a source, with the baselines' errors and how well forecasts choose within it."""
+    rows = [
+        "| source | rows | MAPE | p90 | bias | inside | constant share | plain formula | pairs | in order | regret |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for source, s in training["by_source"].items():
+        if not s["n"]:
+            continue
+        others = (training["baselines"][key]["by_source"].get(source, {}).get("mape_pct") for key in ANSWERS)
+        pick = training["ranking"].get(source, {})
+        cells = " | ".join(number(value) for value in others)
+        order = f"{pick.get('pairs', 0)} | {number(pick.get('ranking_pct'))} | {number(pick.get('regret_pct'))}"
+        rows.append(f"| {source} | {s['n']} | {figures(s)} | {cells} | {order} |")
+    notes = [f"{ANSWERS[key].capitalize()}: {found['basis']}." for key, found in training["baselines"].items()]
+    return [*rows, "", *notes]
+
+
+def left_out(report: dict[str, Any]) -> list[str]:
+    """Reasons, with how many rows have each."""
+    reasons = report["summary"]["reasons"]
+    return ["", "Left out:", "", *(f"- {n} x {reason}" for reason, n in reasons.items())] if reasons else []
+
+
+def weighted(sources: Mapping[str, Mapping[str, float]]) -> float | None:
+    """Mean error over sources, each without itself, by its rows."""
+    rows = sum(found["rows"] for found in sources.values())
+    return sum(found["rows"] * found["mape_pct"] for found in sources.values()) / rows if rows else None
+
+
+def figures(s: Mapping[str, Any]) -> str:
+    """Cells that every table has."""
+    errors = f"{number(s['mape_pct'])} | {number(s['p90_ape_pct'])} | {number(s['bias_pct'], sign=True)}"
+    return f"{errors} | {s['coverage_pct']:.0f} %"
+
+
+def number(value: float | None, *, sign: bool = False) -> str:
     """One decimal and a per cent sign."""
+    if value is None:
+        return ""
     return f"{value:+.1f} %" if sign else f"{value:.1f} %"
 
 
