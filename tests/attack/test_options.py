@@ -1,4 +1,4 @@
-"""Every option of `fit` changes the answer, is noted, or is refused."""
+"""Every option of `fit` and of `train` changes the answer, is noted, or is refused."""
 
 from __future__ import annotations
 
@@ -39,18 +39,28 @@ NAMED = ("--gpu", "--framework", "--optimizer", "--precision", "--attention", "-
 GIVEN = [text.strip() for line in OPTIONS.strip().splitlines() for text in line.split("|")]
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_no_option_is_ignored(cli: Any, config: Config, base: str) -> None:
-    start = ["fit", config(), "--gpu", "h100", "--no-advice", "--json", *BASES[base].split()]
+SPEED_OPTIONS = """
+--nic-gbps 100 | --nics-per-node 2 | --congestion 2 | --algorithm ring | --algorithm tree | --algorithm nvls | --algorithm deepep
+--software-date 2024-01 | --cuda-graphs layer | --cuda-graphs full | --tp-overlap | --no-tp-overlap | --dispatcher alltoall
+--efficiency 0.5 | --imbalance 1.5 | --jitter 2% | --loader-time 1us | --loader-time 10s | --tokens 1B | --measured-step 10s
+--vpp 4 | --precision fp8 | --system dgx-h100
+"""
+FASTER = [text.strip() for line in SPEED_OPTIONS.strip().splitlines() for text in line.split("|")]
+
+
+@pytest.mark.parametrize(("verb", "base"), [(verb, base) for verb in ("fit", "train") for base in BASES])
+def test_no_option_is_ignored(cli: Any, config: Config, verb: str, base: str) -> None:
+    start = [verb, config(), "--gpu", "h100", "--no-advice", "--json", *BASES[base].split()]
     plain = cli(*start).document
     ignored = []
-    for given in GIVEN:
+    for given in GIVEN if verb == "fit" else GIVEN + FASTER:
         ran = cli(*start, *given.split())
         if ran.code == 2:
             assert ran.error["field"]
             continue
         found = ran.document
         name = given.split()[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+        name = {"loader_time": "loader_time_s", "measured_step": "measured_step_s"}.get(name, name)
         said_again = found["inputs"][name] == plain["inputs"][name] and found["inputs"][name] is not None
         if not said_again and all(found[key] == plain[key] for key in ("result", "notes")):
             ignored.append(given)
@@ -110,3 +120,14 @@ def test_a_number_is_a_number(cli: Any, config: Config) -> None:
         for option in ("--cp", "--ep", "--dp", "--vpp", "--grad-accum", "--global-batch", "--gpus-per-node", "--lora-rank"):
             assert cli("fit", config(), "--gpu", "h100", "--json", option, size).error["field"]
     json.dumps(cli("fit", config(), "--gpu", "h100", "--json").document, allow_nan=False)
+
+
+@pytest.mark.parametrize("text", ["", " ", "a\nb", "\x1b[31mred", "x" * 10_000, "\x00", "--x", "nan", "inf", "-1", "1e400", "[1]", "9" * 5000])
+def test_odd_text_in_what_decides_speed(cli: Any, config: Config, text: str) -> None:
+    for option in (
+        *("--system", "--nic-gbps", "--nics-per-node", "--congestion", "--algorithm", "--software-date", "--cuda-graphs"),
+        *("--dispatcher", "--efficiency", "--imbalance", "--jitter", "--loader-time", "--tokens", "--measured-step"),
+    ):
+        ran = cli("train", config(), "--gpu", "h100", "--json", option, text)
+        assert (ran.code, ran.out) == (2, ""), option
+        assert ran.error["field"] or text == "--x"

@@ -325,3 +325,25 @@ def test_train_imports_neither_numpy_nor_pint_nor_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--framework deepspeed --zero 2 --offload optimizer", "copies to and from host memory (grads, optimizer)"),
+        ("--lora-rank 8 --quantization nf4", "converting the nf4 base"),
+        ("--framework fsdp2 --optimizer-impl forloop", "parameter by parameter"),
+    ],
+)
+def test_what_is_left_out_of_the_speed_is_said(cli: Any, config: Config, given: str, says: str) -> None:
+    notes = cli("train", config(), "--gpu", "h100", "--gpus", "8", *given.split(), "--json").document["notes"]
+    assert any(note.startswith("speed: ") and says in note for note in notes)
+
+
+def test_a_layout_in_letters_is_the_one_in_numbers(cli: Any, config: Config) -> None:
+    base = ("train", config(), "--gpu", "h100", "--pp", "4", "--framework", "megatron-core", "--json", "--pp-layout")
+    numbers, letters = cli(*base, "1,3,3,1").document, cli(*base, "Et|(t*3|)*2tL").document
+    assert numbers == letters
+    assert numbers["inputs"]["pp_layout"] == [1, 3, 3, 1]
+    for wrong in ("Et|tL|", "Et|ttt|tttmL", "|"):
+        assert cli(*base, wrong).error["field"] == "pp_layout"

@@ -74,6 +74,15 @@ def test_degrees_keep_the_accelerators_and_the_batch() -> None:
     assert micro * passes * 16 // tp == pace.launch.global_batch == 16
 
 
+def test_sequences_are_divided_less_where_that_is_faster() -> None:
+    recipe = TrainingRecipe(framework="megatron-core", seq_len=4096, grad_accum=8)
+    pace = pace_of("llama-3-8b", "h100", recipe, Parallelism(dp=2, tp=4, cp=4, zero=1, sp=True))
+    one = next(one for command, one in found(pace).items() if command.startswith("--cp"))
+    cp = int(one.flags["--cp"] or 0)
+    assert cp < 4
+    assert int(one.flags["--grad-accum"] or 0) * int(one.flags.get("--micro-batch") or 1) * (8 // cp) == 16
+
+
 def test_a_faster_network_helps_where_the_job_crosses_nodes() -> None:
     recipe = TrainingRecipe(framework="megatron-core")
     wide = pace_of("llama-3-8b", "h100", recipe, Parallelism(dp=16, tp=4, zero=1))

@@ -51,7 +51,7 @@ RUN: Final[dict[str, Rows]] = {
         ("--zero", "0|1|2|3", "ZeRO stage; 3 is full sharding.  [default: the framework's]"),
         ("--sharding", "NAME", "Who shards the states: ddp, fsdp2 ...  [default: the framework's]"),
         ("--hsdp-replicas", "N", "Replicas of a hybrid-sharded group.  [default: 1]"),
-        ("--pp-layout", "N,N,...", "Layers of each pipeline stage.  [default: even]"),
+        ("--pp-layout", "N,N,...", "Layers of each stage or chunk, or Megatron's letters: Et|(tt|)*6tL.  [default: even]"),
         ("--schedule", "NAME", "Pipeline schedule.  [default: 1f1b, interleaved with --vpp]"),
     ),
     "Training": (

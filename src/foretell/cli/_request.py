@@ -14,7 +14,7 @@ from foretell.machine import Fleet, HardwareNode, load_fleet, load_hardware
 from foretell.plan import Launch
 from foretell.recipe import Adapter, Parallelism, Quantization, Recompute, TrainingRecipe
 from foretell.recipe.optimizers import optimizer
-from foretell.recipe.parallelism import Schedule, Sharding
+from foretell.recipe.parallelism import Schedule, Sharding, parse_layout
 from foretell.recipe.profiles import profile
 from foretell.validation import MAX_SEQUENCE
 
@@ -151,7 +151,6 @@ def _parallelism(options: Options, framework: Profile, assumed: _Assumed, fleet:
     if zero is None:
         zero = _SHARDED.get(sharding or "", framework.default_zero)
         assumed.append(f"ZeRO stage {zero}")
-    layout = options["pp_layout"]
     return Parallelism(
         dp=dp or (gpus or rest) // rest,
         tp=tp,
@@ -165,8 +164,20 @@ def _parallelism(options: Options, framework: Profile, assumed: _Assumed, fleet:
         sharding=sharding,  # type: ignore[arg-type]
         hsdp_replicas=whole(options["hsdp_replicas"], "hsdp_replicas") or 1,
         schedule=one_of(options["schedule"], "schedule", get_args(Schedule)),  # type: ignore[arg-type]
-        layout=tuple(whole(part, "pp_layout") or 0 for part in listed(layout, "pp_layout")) or None,
+        layout=_layout(options["pp_layout"]),
     )
+
+
+def _layout(text: str | None) -> tuple[int, ...] | None:
+    """Return the layers of each chunk, from numbers or from Megatron-Core's letters."""
+    if text is None:
+        return None
+    if "|" not in text:
+        return tuple(whole(part, "pp_layout") or 0 for part in listed(text, "pp_layout"))
+    chunks, predicting = parse_layout(text)
+    if predicting:
+        raise InputError("has prediction layers (m), which have no option here", field="pp_layout", value=text)
+    return chunks
 
 
 def _batch(options: Options, par: Parallelism, assumed: _Assumed) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from foretell.cost.overheads import Overheads
 from foretell.recipe.resolve import Run
 from foretell.recipe.training import TrainingRecipe
 
-__all__ = ["assumptions", "host_notes", "run_notes"]
+__all__ = ["assumptions", "host_notes", "run_notes", "speed_notes"]
 
 
 def assumptions(arch: Architecture, run: Run, given: TrainingRecipe | None, above: Overheads) -> tuple[str, ...]:
@@ -104,6 +104,22 @@ def _without_effect(arch: Architecture, run: Run) -> Iterator[str]:
         yield f"loss {r.loss} has no effect: {name} has no vocabulary"
     if run.par.etp not in (None, 1, run.par.tp) and not _has(arch, Experts):
         yield f"expert tensor parallelism has no effect: {name} has no experts"
+
+
+def speed_notes(run: Run) -> tuple[str, ...]:
+    """Return what a forecast of speed leaves out of this run."""
+    recipe = run.recipe
+    out = []
+    if recipe.offload:
+        parts = ", ".join(sorted(recipe.offload))
+        out.append(
+            f"speed: copies to and from host memory ({parts}), and a step that the host makes, are left out: expect a longer one"
+        )
+    if recipe.quantization is not None:
+        out.append(f"speed: converting the {recipe.quantization.kind} base before its products is left out: expect a longer step")
+    if recipe.optimizer_impl == "forloop":
+        out.append("speed: the launches of an optimizer step parameter by parameter are left out")
+    return tuple(out)
 
 
 def host_notes(run: Run, ranks: int, load: Load, workers: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from foretell.arch._load import load_model
 from foretell.arch.architecture import Architecture
 from foretell.arch.workload import Workload
 from foretell.core._device import check_precision, usual_precision
+from foretell.core._notes import speed_notes
 from foretell.core._validate import checked_run
 from foretell.core.solver._result import Result
 from foretell.cost.software import interval_of, regime_of
@@ -257,7 +258,7 @@ def _result(
         measured_step_s=measured,
         anchor=anchor,
         regime=regime,
-        notes=tuple(dict.fromkeys((*run.profile.notes, *notes))),
+        notes=tuple(dict.fromkeys((*run.profile.notes, *speed_notes(run), *notes))),
         assumed=_assumed(run),
         _time=found,
         _run=run,

@@ -33,7 +33,7 @@ class Faster:
     change: str
     flags: Flags = field(hash=False)
     price: str
-    """What it costs or needs, empty where that is nothing."""
+    """What it costs or needs beside memory, empty where that is nothing."""
     step_s: float
     """Seconds of a step with it."""
     saves_s: float
@@ -170,7 +170,7 @@ def _recompute(pace: Pace) -> Iterator[_Switch]:
     for mode in {"full": ("none", "selective"), "selective": ("none",)}.get(launch.recipe.recompute.mode, ()):
         change = ("no recomputation" if mode == "none" else "selective recomputation") + without
         made = launch.with_recipe(recompute=Recompute(mode=mode))  # type: ignore[arg-type]
-        yield _Switch("recompute", change, {"--recompute": mode}, pace.with_launch(made), "more memory")
+        yield _Switch("recompute", change, {"--recompute": mode}, pace.with_launch(made))
 
 
 def _overlap(pace: Pace) -> Iterator[_Switch]:
@@ -216,6 +216,21 @@ def _split(pace: Pace) -> Iterator[_Switch]:
             yield _Switch("split", ", ".join(parts), _flags(launch, changed), pace.with_launch(changed))
 
 
+def _context(pace: Pace) -> Iterator[_Switch]:
+    """Divide sequences over more or fewer accelerators, and samples over the others."""
+    launch, par = pace.launch, pace.launch.par
+    if not launch.framework.context or par.ep > 1:
+        return
+    for cp in _degrees(par.cp, par.cp * par.dp):
+        dp = par.dp * par.cp // cp
+        batch = _shared(launch, dp)
+        if cp == par.cp or cp * dp != par.cp * par.dp or batch is None:
+            continue
+        changed = launch.with_par(cp=cp, dp=dp).with_recipe(micro_batch=batch[0], grad_accum=batch[1])
+        flags: Flags = {"--cp": str(cp), **_flags(launch, changed)}
+        yield _Switch("context", f"cp {cp}, dp {dp}", flags, pace.with_launch(changed))
+
+
 def _degrees(now: int, most: int) -> list[int]:
     """Return the degree, and those that are a power of two above or below it."""
     return [n for n in (now * f // 16 for f in (4, 8, 16, 32, 64) if now * f % 16 == 0) if 1 <= n <= most and n <= now * _WIDEST]
@@ -250,8 +265,7 @@ def _zero(pace: Pace) -> Iterator[_Switch]:
     for stage in launch.framework.zero:
         if stage != par.zero and stage:
             made = launch.with_par(zero=stage)
-            price = "more memory" if stage < par.zero else ""
-            yield _Switch("zero", f"ZeRO stage {stage}", {"--zero": str(stage)}, pace.with_launch(made), price)
+            yield _Switch("zero", f"ZeRO stage {stage}", {"--zero": str(stage)}, pace.with_launch(made))
 
 
 def _chunks(pace: Pace) -> Iterator[_Switch]:
@@ -317,6 +331,7 @@ _SWITCHES: tuple[_Maker, ...] = (
     _sequence,
     _overlap,
     _split,
+    _context,
     _zero,
     _chunks,
     _graphs,

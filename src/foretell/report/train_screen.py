@@ -10,6 +10,7 @@ from rich.text import Text
 from foretell.report.fit_screen import headline as memory_line
 from foretell.report.fit_screen import title
 from foretell.report.screen import bar, gib, heading, paragraph, plain, wrapped
+from foretell.units import GIB
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -211,10 +212,11 @@ def _suggestions(result: Mapping[str, Any], console: Console) -> None:
     sure = all(entry["verdict"] == "fits" for entry in result["suggestions"])
     heading(console, f"what would help most (each was tried, and {'fits' if sure else 'needs no more memory or fits'})")
     for entry in result["suggestions"]:
-        doubt = "" if entry["verdict"] == "fits" else "; uncertain to fit"
+        doubt = "" if entry["verdict"] == "fits" else "uncertain to fit"
         gain = f"{'-' + seconds(entry['saves_s']):>10}{entry['saves_pct']:>6.1f} %  "
-        price = f"; {entry['price']}" if entry["price"] else ""
-        about = f"{entry['change']}{price}{doubt}"
+        more = entry["total_bytes"] - result["memory"]["total_bytes"]
+        held = f"{more / GIB:+.1f} GiB" if abs(more) >= 0.05 * GIB else ""
+        about = "; ".join(filter(None, (entry["change"], held, entry["price"], doubt)))
         flags = f"  {entry['option']}"
         if len(flags) > 33:
             wrapped(console, Text(flags, style="green"))
