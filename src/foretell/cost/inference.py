@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from foretell.arch.architecture import Architecture, Block
-from foretell.arch.operators import Attention, Scan
-from foretell.cost.arrays import Value, maximum, minimum, power
+from foretell.arch.operators import Attention, Experts, Scan
+from foretell.cost.arrays import Value, maximum, minimum
 from foretell.cost.evaluate import Basis, Sizes
 from foretell.cost.kernels import Device, Efficiency, attention, attention_bytes, matmul, product_bytes, traffic
+from foretell.cost.routing import visited
 from foretell.cost.training_memory import exceeded, folders
 from foretell.cost.works import BlockWorks, Core, Product, Stream, block_works
 from foretell.recipe.parallelism import Parallelism
@@ -62,7 +63,7 @@ def _blocks(arch: Architecture, wide: bool, bound: int) -> tuple[tuple[Block, in
     folder = folders(arch, run)[0]
     out = []
     for block, count in arch.blocks():
-        emitter = folder.emitter(block, input_grad=False)
+        emitter = folder.emitter(_routed(block), input_grad=False)
         emitter.emit()
         out.append((block, count, block_works(emitter, fused_columns=True)))
     return tuple(out)
@@ -114,9 +115,8 @@ class _Pass:
         shards = self.basis.shards
         batch = maximum(self.at(work.batch), 1.0)
         rows = self.at(work.rows)
-        if work.spread:  # only experts that a token visits are read: E (1 - (1 - k/E)^T) of them on average
-            tokens = self.basis[work.rows[0].split("/")[0] + "/1"]
-            batch = batch * (1.0 - power(1.0 - minimum(work.rows[1] / batch, 1.0), tokens))
+        if work.spread:  # only experts that a token visits are read
+            batch = visited(batch, work.rows[1], self.basis[work.rows[0].split("/")[0] + "/1"])
             rows = rows / batch
         n = self.at(work.inner) if work.inner else work.n * shards[work.n_shard]
         k = self.at(work.deep) if work.deep else work.k * shards[work.k_shard]
@@ -216,11 +216,18 @@ def forward_pass(
     return total
 
 
+def _routed(block: Block) -> Block:
+    """A block whose tokens visit their own experts alone: code that runs every expert is for training."""
+    ops = tuple(replace(op, dense=False) if isinstance(op, Experts) and op.dense else op for op in block.ops)
+    return block if ops == block.ops else replace(block, ops=ops)
+
+
 def _without_memory(works: BlockWorks) -> BlockWorks:
-    """Return works without those on the encoder's rows: keys and values of the memory are kept."""
+    """Return works without those on rows of the encoder or of a picture: keys and values of the memory are kept."""
+    there = ("E", "B")
     kept = [
-        replace(w, forward={m: v for m, v in w.forward.items() if not m.startswith("E")}) if isinstance(w, Stream) else w
+        replace(w, forward={m: v for m, v in w.forward.items() if not m.startswith(there)}) if isinstance(w, Stream) else w
         for w in works.kernels
-        if isinstance(w, Stream) or not w.rows[0].startswith("E")
+        if isinstance(w, Stream) or not w.rows[0].startswith(there)
     ]
     return BlockWorks(kernels=kept)

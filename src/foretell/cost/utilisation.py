@@ -73,13 +73,13 @@ def step_roofs(priced: Priced, run: Run, time: StepTime, share: float | None) ->
 def flat(priced: Priced, share: Value) -> Priced:
     """Replace every pass by its FLOP over a share of the peak, or its bytes over the bandwidth where they take longer.
 
-    FLOP are the convention's: the scores that attention's backward pass computes again are left out.
+    Each launch adds the least that a kernel takes.  FLOP are the convention's: the scores that attention's backward pass computes again are left out.
     """
     rate, bandwidth = priced.device.low_peak * share, priced.device.bandwidth
 
     def one(p: Pass, extra: Value = 0.0) -> Pass:
         flops = p.flops - extra
-        spent = maximum(flops / rate, p.moved / bandwidth)
+        spent = maximum(flops / rate, p.moved / bandwidth) + p.launches * priced.efficiency.floor
         none = dict.fromkeys(("low", "experts", "attention", "stream", "launches", "core_flops"), 0.0)
         return replace(p, matmul=spent, flops=flops, **none)
 

@@ -6,14 +6,32 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from foretell.core.solver.distributed import DistributedModel, DistributedResult
+    from foretell.core.solver.moe_routing import MoERoutingModel, MoERoutingResult
+    from foretell.core.solver.single_node import PerformanceProfile, SingleNodeModel
     from foretell.core.solver.training_memory import TrainingMemoryModel, TrainingMemoryResult
 
 _MODULE_OF = {
+    "DistributedModel": "distributed",
+    "DistributedResult": "distributed",
+    "MoERoutingModel": "moe_routing",
+    "MoERoutingResult": "moe_routing",
+    "PerformanceProfile": "single_node",
+    "SingleNodeModel": "single_node",
     "TrainingMemoryModel": "training_memory",
     "TrainingMemoryResult": "training_memory",
 }
 
-__all__ = ["TrainingMemoryModel", "TrainingMemoryResult"]
+__all__ = [
+    "DistributedModel",
+    "DistributedResult",
+    "MoERoutingModel",
+    "MoERoutingResult",
+    "PerformanceProfile",
+    "SingleNodeModel",
+    "TrainingMemoryModel",
+    "TrainingMemoryResult",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -54,16 +54,18 @@ class Table:
         return self._columns
 
     def __repr__(self) -> str:
-        """Return the first rows as a table: what varies, the total, the verdict, the reason."""
+        """Return the first rows as a table: what varies, the column to choose by, the verdict, the reason."""
         varies = [name for name, (codes, _) in self._coded.items() if codes.min() != codes.max()]
         names = [n for n in varies if n not in ("reason", "verdict", "peak_phase")]
         rows = [self.row(i) for i in range(min(len(self), _SHOWN))]
-        lines = [[*names, "total GiB", "verdict", "reason"]]
+        verdict = [name for name in ("verdict",) if name in self._coded]
+        memory = self.by == "total_memory_bytes"
+        lines = [[*names, "total GiB" if memory else self.by, *verdict, "reason"]]
         for row in rows:
-            total = row["total_memory_bytes"]
-            size = f"{total / GIB:.2f}" if math.isfinite(total) else "-"
-            lines.append([*(str(row[n]) for n in names), size, row["verdict"], row["reason"]])
-        wide = [max(len(line[i]) for line in lines) for i in range(len(names) + 2)]
+            found = row[self.by]
+            shown = (f"{found / GIB:.2f}" if memory else f"{found:.4g}") if math.isfinite(found) else "-"
+            lines.append([*(str(row[n]) for n in names), shown, *(row[n] for n in verdict), row["reason"]])
+        wide = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
         text = ["  ".join([c.rjust(w) for c, w in zip(line, wide, strict=False)] + line[-1:])[:_WIDE].rstrip() for line in lines]
         fitting = int(np.count_nonzero(self._plain["feasible"]))
         head = f"Table of {len(self)} rows, {fitting} feasible; columns: .columns, best row: .best()"
