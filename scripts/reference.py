@@ -1,16 +1,29 @@
-"""Write docs/frameworks.md and docs/models.md from the code's own tables.
+"""Write docs/frameworks.md, docs/models.md and docs/solvers.md from the code's own tables and docstrings.
 
 ``python scripts/reference.py`` writes them; with ``--check`` it exits 1 when a page is out of date.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import sys
+import textwrap
 from pathlib import Path
 
 from foretell.arch.readers import known_model_types
 from foretell.arch.readers._index import MODULES
+from foretell.core.solver import (
+    DistributedModel,
+    DistributedResult,
+    MoERoutingModel,
+    MoERoutingResult,
+    PerformanceProfile,
+    SingleNodeModel,
+    TrainingMemoryModel,
+    TrainingMemoryResult,
+)
 from foretell.recipe.history import HISTORY
 from foretell.recipe.optimizers import OPTIMIZERS
 from foretell.recipe.profiles import PROFILES
@@ -87,10 +100,69 @@ def models() -> str:
     return "\n".join(out) + "\n"
 
 
+def _documented(cls: type) -> list[tuple[str, str]]:
+    """Return (field, what stands below it) of a dataclass, in order; private fields are no part of it."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    body = tree.body[0].body  # type: ignore[attr-defined]  # a class
+    out = []
+    for i, node in enumerate(body):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.target.id.startswith("_"):
+            continue
+        if ast.unparse(node.annotation).startswith("ClassVar"):
+            continue
+        after = body[i + 1] if i + 1 < len(body) else None
+        said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+        out.append((node.target.id, " ".join(str(said).split())))
+    return out
+
+
+def _signature(cls: type) -> str:
+    """Return the call of a solver with its defaults."""
+    shown = []
+    for name, p in inspect.signature(cls.solve).parameters.items():  # type: ignore[attr-defined]
+        if name == "self":
+            continue
+        if p.kind is p.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        default = "" if p.default is p.empty else f"={p.default!r}"
+        shown.append(f"{'**' if p.kind is p.VAR_KEYWORD else ''}{name}{default}")
+    call = f"{cls.__name__}().solve({', '.join(shown)})"
+    return "\n".join(textwrap.wrap(call, 100, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False))
+
+
+def solvers() -> str:
+    """One section a solver: what it answers, its call, and the fields of its answer."""
+    out = [
+        "# Solvers\n",
+        "Written by `scripts/reference.py` from `src/foretell/core/solver`.\n",
+        (
+            "`from foretell.core.solver import ...`; every solver also has `.sweep(...)`, which takes a value or a sequence for "
+            "each parameter and answers with a table of NumPy columns: rows that cannot run carry their reason, `best(by)` picks "
+            "one.\n"
+        ),
+        (
+            "A field that ends in a unit is a plain number (`_s` seconds, `_bytes`, `_j` joules); the name without the ending is "
+            "the same as a `pint.Quantity`. Results are mappings; `to_dict()` is plain data, `explain()` text.\n"
+        ),
+    ]
+    pairs = (
+        (SingleNodeModel, PerformanceProfile),
+        (TrainingMemoryModel, TrainingMemoryResult),
+        (DistributedModel, DistributedResult),
+        (MoERoutingModel, MoERoutingResult),
+    )
+    for solver, result in pairs:
+        about = inspect.cleandoc(solver.__doc__ or "")
+        out += [f"## {solver.__name__}\n", about + "\n", "```python", _signature(solver), "```\n"]
+        out += [f"### {result.__name__}\n", f"{inspect.cleandoc(result.__doc__ or '')}\n", "| field | what it is |", "|---|---|"]
+        out += [f"| `{name}` | {said} |" for name, said in _documented(result)] + [""]
+    return "\n".join(out).rstrip() + "\n"
+
+
 def main() -> int:
-    """Write or check both pages."""
+    """Write or check the pages."""
     stale = []
-    for name, text in (("frameworks.md", frameworks()), ("models.md", models())):
+    for name, text in (("frameworks.md", frameworks()), ("models.md", models()), ("solvers.md", solvers())):
         path = DOCS / name
         if not path.exists() or path.read_text("utf-8") != text:
             stale.append(name)

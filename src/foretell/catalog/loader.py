@@ -88,7 +88,7 @@ def entry(kind: str, ref: str | os.PathLike[str]) -> dict[str, Any]:
 def has_own(kind: str) -> bool:
     """Whether anything of `kind` was added to what foretell ships: cheap, for look-ups made in a loop."""
     folder = _folder(kind)
-    return bool(_registered.get(folder)) or os.path.isdir(_user_folder() / folder)  # noqa: PTH112
+    return bool(_registered.get(folder)) or os.path.isdir(os.path.join(_user_folder(), folder))  # noqa: PTH112, PTH118
 
 
 def own_entry(kind: str, ref: str) -> dict[str, Any] | None:
@@ -171,11 +171,17 @@ def _folder(kind: str) -> str:
     raise InputError("is no kind of catalog entry", field="kind", value=kind, allowed=list(KINDS))
 
 
+@functools.lru_cache(maxsize=8)
+def _expanded(text: str, _home: str | None, _profile: str | None) -> Path:
+    """Return a folder whose name may start at the home directory, which the environment names: asked for in every look-up."""
+    return Path(text).expanduser()
+
+
 def _user_folder() -> Path:
     """Return the folder of the user's own entries; the usual one may be missing, a named one may not."""
     named = os.environ.get("FORETELL_CATALOG")
     try:
-        folder = Path(named or "~/.config/foretell/catalog").expanduser()
+        folder = _expanded(named or "~/.config/foretell/catalog", os.environ.get("HOME"), os.environ.get("USERPROFILE"))
     except RuntimeError as error:  # no such user
         if not named:
             return Path(os.devnull)

@@ -82,6 +82,8 @@ def where(condition: Value, a: Value, b: Value) -> Value:
     >>> where(True, 1.0, 2.0)
     1.0
     """
+    if condition.__class__ is bool and a.__class__ in _PLAIN and b.__class__ in _PLAIN:
+        return a if condition else b
     if is_array(condition, a, b):
         import numpy as np  # noqa: PLC0415
 
@@ -109,6 +111,8 @@ def exp(a: Value) -> Value:
 
 def power(a: Value, b: Value) -> Value:
     """``a`` to the ``b``, elementwise."""
+    if a.__class__ is float and b.__class__ is float:
+        return a**b
     if is_array(a, b):
         import numpy as np  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ class PerformanceProfile(Result):
     title: ClassVar[str] = "latency"
 
     latency_s: float
+    """Of one batch."""
     latency_compute_s: float
     """Arithmetic alone: FLOP over the share of the peak that is reached."""
     latency_memory_s: float
@@ -31,12 +32,15 @@ class PerformanceProfile(Result):
     bottleneck: str
     """Compute or Memory: the longer of the two."""
     arithmetic_intensity_flops_per_byte: float
+    """Executed FLOP over bytes of device memory."""
     ridge_point_flops_per_byte: float
     """Intensity from which on arithmetic is the longer roof."""
     energy_j: float | None
     """Of the device; None where its rated power is not known."""
     memory_footprint_bytes: float
+    """Inference: weights, keys and values, and the largest kernel's activations; training: all that the process holds."""
     available_memory_bytes: int
+    """What processes can use of the device."""
     mfu: float
     """Model FLOP/s utilisation: the model's arithmetic over the peak, causal attention counted once."""
     hfu: float
@@ -46,10 +50,13 @@ class PerformanceProfile(Result):
     work_unit: str
     """What one sample is: token, sequence, image ..."""
     precision: str
+    """As given."""
     interval_s: tuple[float, float]
     """90 % interval of the latency."""
     constraint_trace: list[str]
+    """What memory holds and whether that fits."""
     notes: list[str]
+    """Assumptions made, terms left out."""
 
     def explain(self) -> str:
         """Return the two roofs and what is beside them as text."""

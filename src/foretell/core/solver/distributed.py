@@ -49,6 +49,7 @@ class DistributedResult(Result):
     feasible: bool
     """Every rank's total is within what a process can use (see `verdict` for the interval)."""
     step_latency_total_s: float
+    """One optimizer step."""
     interval_s: tuple[float, float]
     """90 % interval of the step."""
     node_profile: PerformanceProfile
@@ -56,11 +57,13 @@ class DistributedResult(Result):
     dp_communication_latency_s: float
     """Gradients and parameters, seconds of a rank's exchanges in a step, hidden or not; so are the next four."""
     tp_communication_latency_s: float
+    """Activations of layers whose matrices are divided, forward, backward and computed again."""
     pp_communication_latency_s: float
     """Activations and gradients that a rank sends to its neighbouring stages."""
     ep_communication_latency_s: float
     """Dispatch and combine of routed tokens, forward and backward, in every layer with experts."""
     cp_communication_latency_s: float
+    """Keys and values that pass round the ranks of one sequence."""
     communication_latency_s: float
     """Sum of the five."""
     exposed_communication_latency_s: float
@@ -76,6 +79,7 @@ class DistributedResult(Result):
     tokens_per_second: float | None
     """None for models that read no tokens."""
     tokens_per_second_per_device: float | None
+    """The same over the fleet's accelerators."""
     mfu: float
     """Model FLOP/s utilisation: causal attention counted once, no recomputation (`6N + 6Lds` a token), over the peak."""
     mfu_full_attention: float
@@ -89,18 +93,27 @@ class DistributedResult(Result):
     total_memory_bytes: float
     """Of the process on the rank that needs most."""
     available_memory_bytes: int
+    """What processes can use of a device."""
     memory_utilization: float
+    """Total over available."""
     verdict: str
     """fits, uncertain or does_not_fit: the memory's interval and 10 % headroom considered."""
     micro_batch: int
+    """Samples of a replica at a time."""
     micro_batches: int
     """Of each replica in a step."""
     efficiency: float | str
+    """The share of the peak that was given, or calibrated."""
     parallelism: Mapping[str, int]
+    """Degrees: dp, tp, pp, cp, ep and the world."""
     constraint_trace: list[str]
+    """Where memory peaks, whether it fits, and what holds the step up."""
     notes: list[str]
+    """Assumptions made, terms left out."""
     assumed: tuple[str, ...]
+    """Choices that were not given, with what was taken."""
     sources: tuple[str, ...]
+    """Files of the constants."""
     _speed: SpeedForecast | None = field(default=None, repr=False, compare=False)
 
     def explain(self) -> str:

@@ -57,6 +57,7 @@ class MoERoutingResult(Result):
     visited_experts: float
     """Of each layer, by any of the batch's tokens, on average: whose weights are read."""
     visited_parameters: float
+    """Of the whole model: what every token visits, and those experts."""
     token_dispatch_bytes: float
     """What a rank sends to other ranks in a step: dispatch and combine, forward and backward, in every layer with experts."""
     all_to_all_latency_s: float | None
@@ -66,13 +67,19 @@ class MoERoutingResult(Result):
     exchanges: int
     """Collectives in a step."""
     expert_layers: int
+    """Layers with routed experts."""
     experts: int
     """Of one layer."""
     experts_per_token: int
+    """Top-k."""
     ep_size: int
+    """Ranks that share the experts."""
     routing_imbalance_factor: float
+    """Tokens of the busiest rank over the mean."""
     constraint_trace: list[str]
+    """How the exchanges are counted."""
     notes: list[str]
+    """Assumptions made, terms left out."""
 
     def explain(self) -> str:
         """Return what is sent and read as text."""
