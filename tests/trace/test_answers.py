@@ -212,6 +212,22 @@ def test_one_hot_takes_the_way_of_real_tensors() -> None:
     assert stream(trace(function)) == stream(trace(function, fake=False))
 
 
+def test_functions_that_are_replaced_can_be_scripted() -> None:
+    def make() -> Job:
+        @torch.jit.script  # type: ignore[untyped-decorator]
+        def scripted(x: torch.Tensor, classes: int) -> torch.Tensor:
+            hot = torch.nn.functional.one_hot(x, num_classes=classes).float()
+            return torch.nn.functional.linear(hot, torch.ones(classes, classes))
+
+        return job(lambda x: x * scripted(torch.arange(ROWS) % WIDTH, WIDTH))()
+
+    from foretell.trace.engine.session import Settings, Traced, machine
+
+    with Traced(make, machine(Settings(device="cpu"))) as traced:
+        hot = [s for s in traced.record().storages if s.bytes == 8 * ROWS * WIDTH]
+    assert hot, "the classes of every row, as integers"
+
+
 # -- operators without a fake kernel --------------------------------------------------------------------------
 
 

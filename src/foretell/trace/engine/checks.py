@@ -10,7 +10,7 @@ from typing import Any
 from foretell.errors import InputError
 from foretell.trace.job import FIELDS, Job
 
-__all__ = ["check_call", "check_job", "check_loss", "check_optimizer", "job_from"]
+__all__ = ["check_call", "check_job", "check_loss", "check_optimizer", "job_from", "trains_copies"]
 
 _AUTOCAST = ("bfloat16", "float16")
 
@@ -106,8 +106,10 @@ def check_loss(loss: Any) -> Any:
 def check_optimizer(made: Any, model: Any) -> Any:
     """Return an optimizer of the model's parameters.
 
+    One of somebody's own class may train copies of the parameters (:func:`trains_copies`).
+
     Raises:
-        InputError: it is none, or of another model's.
+        InputError: it is none, or one of torch's own that has another model's parameters.
 
     """
     from torch import optim  # noqa: PLC0415
@@ -116,8 +118,13 @@ def check_optimizer(made: Any, model: Any) -> Any:
         return None
     if not isinstance(made, optim.Optimizer) and not hasattr(made, "step"):
         raise InputError("must be an optimizer or make one of parameters", field="job.optimizer", value=type(made).__name__)
-    own = {id(p) for p in model.parameters()}
-    groups = getattr(made, "param_groups", [])
-    if groups and not any(id(p) in own for group in groups for p in group["params"]):
+    if type(made).__module__.startswith("torch.optim") and trains_copies(made, model):
         raise InputError("has no parameter of job.model", field="job.optimizer", value=type(made).__name__)
     return made
+
+
+def trains_copies(optimizer: Any, model: Any) -> bool:
+    """Say whether an optimizer has parameters, and none of them is the model's own."""
+    own = {id(p) for p in model.parameters()}
+    groups = getattr(optimizer, "param_groups", [])
+    return bool(groups) and not any(id(p) in own for group in groups for p in group["params"])

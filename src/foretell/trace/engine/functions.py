@@ -11,12 +11,13 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.jit import _builtins
 from torch.nn import functional
 
 from foretell.trace.engine.policies import Unanswerable
 from foretell.trace.engine.values import array_of
 
-__all__ = ["replace_functions"]
+__all__ = ["replace_functions", "scriptable"]
 
 
 def replace_functions(stack: contextlib.ExitStack) -> None:
@@ -26,7 +27,16 @@ def replace_functions(stack: contextlib.ExitStack) -> None:
         (FakeTensor, "numpy", _numpy),
         (FakeTensor, "__format__", _format),
     ):
+        scriptable(stack, getattr(owner, name), new)
         stack.enter_context(mock.patch.object(owner, name, new, create=True))
+
+
+def scriptable(stack: contextlib.ExitStack, original: Any, new: Any) -> None:
+    """Let ``torch.jit.script`` take a function for the operator whose place it takes, until the stack is closed."""
+    table: dict[int, str] = _builtins._get_builtin_table()
+    if id(original) in table:
+        table[id(new)] = table[id(original)]
+        stack.callback(table.pop, id(new), None)
 
 
 def _one_hot(original: Any) -> Callable[..., torch.Tensor]:

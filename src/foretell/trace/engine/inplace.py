@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from foretell.trace.engine.functions import scriptable
 from foretell.trace.engine.kernels import dense
 
 __all__ = ["InPlace", "watch_functions"]
@@ -127,7 +128,10 @@ def _alone() -> Counts | None:
 def watch_functions(stack: contextlib.ExitStack) -> None:
     """Let it be known when one of the functions runs that add in place, until the stack is closed."""
     for name in _FUNCTIONS:
-        stack.enter_context(mock.patch.object(functional, name, _watched(getattr(functional, name), name)))
+        original = getattr(functional, name)
+        watched = _watched(original, name)
+        scriptable(stack, original, watched)
+        stack.enter_context(mock.patch.object(functional, name, watched))
 
 
 def _watched(original: Callable[..., Any], name: str) -> Callable[..., Any]:

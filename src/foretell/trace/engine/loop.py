@@ -11,7 +11,7 @@ import torch
 from torch.optim import optimizer as optim_hooks
 
 from foretell.errors import InputError
-from foretell.trace.engine.checks import check_loss, check_optimizer
+from foretell.trace.engine.checks import check_loss, check_optimizer, trains_copies
 from foretell.trace.engine.recorder import Recorder
 from foretell.trace.job import Job
 
@@ -33,7 +33,7 @@ class Loop:
     # -- phases and categories ------------------------------------------------------------------------------
 
     def mark_model(self) -> None:
-        """Tell the recorder which storages are weights."""
+        """Tell the recorder which storages are weights now: a step may cast or move them."""
         for tensor in (*self.job.model.parameters(), *self.job.model.buffers()):
             self.recorder.see(tensor, "", "parameter")
 
@@ -58,6 +58,7 @@ class Loop:
                 self.depth -= 1
                 self.recorder.places.nested = self.depth > 1
                 if self.depth == 0:
+                    self.mark_model()
                     self._mark_gradients()
                     self.recorder.phase("other", self.step, self.micro)
                     self.micro += 1
@@ -163,7 +164,11 @@ class Loop:
         made = job.optimizer
         if callable(made) and not isinstance(made, torch.optim.Optimizer):
             made = made([p for p in job.model.parameters() if p.requires_grad])
-        return check_optimizer(made, job.model)
+        made = check_optimizer(made, job.model)
+        if made is not None and trains_copies(made, job.model):
+            name = f"{type(made).__name__} has no parameter of the model itself: taken to train copies of them"
+            self.recorder.policies.given[name] += 1
+        return made
 
 
 def loss_of(model: Any, batch: Any) -> Any:

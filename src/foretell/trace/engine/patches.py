@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from foretell.trace.engine.cache import quicken_keys
 from foretell.trace.engine.functions import replace_functions
 from foretell.trace.engine.inplace import watch_functions
+from foretell.trace.engine.moves import keep_parameters
 
 __all__ = ["applied", "applied_to_transformers"]
 
@@ -34,7 +35,7 @@ def applied(*, fake: bool) -> Iterator[Counter[str]]:
         _initialisers(stack)
         watch_functions(stack)
         if fake:
-            for change in (_modes, _optimizers, _clipping, _module_moves, _literals, replace_functions, quicken_keys):
+            for change in (_modes, _optimizers, _clipping, keep_parameters, _literals, replace_functions, quicken_keys):
                 change(stack)
             _compilers(stack, left_out)
         yield left_out
@@ -101,43 +102,6 @@ def _clipping(stack: contextlib.ExitStack) -> None:
 
     for module in (utilities, importlib.import_module("torch.nn.utils.clip_grad")):
         _set(stack, module, "_has_foreach_support", supported)
-
-
-def _module_moves(stack: contextlib.ExitStack) -> None:
-    """``module.to(...)`` swaps a parameter's data, which fake tensors refuse: make new parameters, and keep ties."""
-    original = nn.Module._apply
-
-    def apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-        modules = list(self.modules()) if recurse else [self]
-        if not any(isinstance(t, FakeTensor) for m in modules for t in (*m._parameters.values(), *m._buffers.values())):
-            out: nn.Module = original(self, fn, recurse)
-            return out
-        made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-        def moved(tensor: torch.Tensor) -> torch.Tensor:
-            if id(tensor) not in made:
-                with torch.no_grad():
-                    out = fn(tensor)
-                if _same(tensor, out):
-                    out = tensor
-                elif isinstance(tensor, nn.Parameter):
-                    out = nn.Parameter(out, tensor.requires_grad)
-                made[id(tensor)] = tensor, out
-            return made[id(tensor)][1]
-
-        for module in modules:
-            tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-            for table in tables:
-                for name, tensor in table.items():
-                    if tensor is not None:
-                        table[name] = moved(tensor)
-        return self
-
-    _set(stack, nn.Module, "_apply", apply)
-
-
-def _same(old: torch.Tensor, new: torch.Tensor) -> bool:
-    return old is new or (old.dtype == new.dtype and old.device == new.device and old.stride() == new.stride())
 
 
 def _literals(stack: contextlib.ExitStack) -> None:
