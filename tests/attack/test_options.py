@@ -122,7 +122,9 @@ def test_a_number_is_a_number(cli: Any, config: Config) -> None:
     json.dumps(cli("fit", config(), "--gpu", "h100", "--json").document, allow_nan=False)
 
 
-@pytest.mark.parametrize("text", ["", " ", "a\nb", "\x1b[31mred", "x" * 10_000, "\x00", "--x", "nan", "inf", "-1", "1e400", "[1]", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", " ", "a\nb", "\x1b[31mred", "x" * 10_000, "\x00", "--x", "nan", "inf", "-1", "1e400", "[1]", "9" * 5000]
+)
 def test_odd_text_in_what_decides_speed(cli: Any, config: Config, text: str) -> None:
     for option in (
         *("--system", "--nic-gbps", "--nics-per-node", "--congestion", "--algorithm", "--software-date", "--cuda-graphs"),

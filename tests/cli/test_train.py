@@ -347,3 +347,27 @@ def test_a_layout_in_letters_is_the_one_in_numbers(cli: Any, config: Config) -> 
     assert numbers["inputs"]["pp_layout"] == [1, 3, 3, 1]
     for wrong in ("Et|tL|", "Et|ttt|tttmL", "|"):
         assert cli(*base, wrong).error["field"] == "pp_layout"
+
+
+def test_no_help_is_said_to_be_none(cli: Any, config: Config) -> None:
+    ran = cli("train", config(), "--gpu", "h100", "--micro-batch", "64", "--global-batch", "64", "--json")
+    assert ran.result["suggestions"] == [] or all(s["saves_s"] > 0 for s in ran.result["suggestions"])
+    helped = [note for note in ran.document["notes"] if note.startswith("no single change")]
+    assert bool(helped) == (not ran.result["suggestions"])
+
+
+def test_a_model_of_images_is_like_no_measured_run(cli: Any) -> None:
+    ran = cli("train", "resnet-50", "--gpu", "a100", "--json")
+    assert ran.result["regime"] == "elsewhere"
+    assert ran.result["tokens_per_second"] is None
+    text = cli("train", "resnet-50", "--gpu", "a100").out
+    assert "6N" not in text
+    assert "samples/s" in text
+
+
+def test_imbalance_takes_the_place_of_the_assumption(cli: Any) -> None:
+    base = ("train", "mixtral-8x7b", "--gpu", "h200", "--gpus", "64", "--ep", "8", "--zero", "1", "--no-advice", "--json")
+    even, hot = cli(*base).result, cli(*base, "--imbalance", "1.5").result
+    assert "tokens spread evenly over the experts" in even["assumed"]
+    assert "tokens spread evenly over the experts" not in hot["assumed"]
+    assert hot["breakdown"]["experts"] > 1.2 * even["breakdown"]["experts"]

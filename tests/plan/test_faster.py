@@ -92,9 +92,9 @@ def test_a_faster_network_helps_where_the_job_crosses_nodes() -> None:
 
 
 def test_low_precision_only_where_there_are_units() -> None:
-    recipe, par = TrainingRecipe(framework="megatron-core", seq_len=1024), Parallelism(tp=2)
-    assert "--precision fp8" in found(pace_of("llama-3.2-1b", "h100", recipe, par))
-    assert not any("--precision" in command for command in found(pace_of("llama-3.2-1b", "a100", recipe, par)))
+    recipe, par = TrainingRecipe(framework="megatron-core"), Parallelism(tp=8, sp=True)
+    assert "--precision fp8" in found(pace_of("llama-3-8b", "h100", recipe, par))
+    assert not any("--precision" in command for command in found(pace_of("llama-3-8b", "a100", recipe, par)))
 
 
 def test_a_measured_step_scales_what_is_saved() -> None:
@@ -120,3 +120,11 @@ def test_a_run_that_does_not_fit_is_told_of_faster_ones_that_do() -> None:
     made = found(tight)
     assert made
     assert all(one.verdict == "fits" or one.total_bytes <= now.total_bytes for one in made.values())
+
+
+def test_a_model_of_many_different_layers_is_told_what_was_not_tried() -> None:
+    pace = pace_of("sd-1.5-unet", "h100", TrainingRecipe(framework="fsdp2", seq_len=1), Parallelism(dp=8, zero=3))
+    made = faster(pace, pace.speed(), pace.launch.replayed())
+    assert made.untried > 0
+    uniform = pace_of("gpt-2", "h100", TrainingRecipe(seq_len=512), Parallelism())
+    assert faster(uniform, uniform.speed(), uniform.launch.replayed()).untried == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from foretell.cli._options import Rows, names
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_question", "idle_options", "moved"]
 
-Ask = Callable[[dict[str, Any]], tuple[dict[str, Any], Callable[[], Any]]]
+Ask = Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[Callable[[], Any]]]]
 _ASKED: Final = {
     "micro-batch": ("micro_batch",),
     "seq-len": ("seq_len", "max_sample_len"),
@@ -25,10 +25,10 @@ _ASKED: Final = {
 def idle_options(options: dict[str, Any], table: dict[str, Rows], ask: Ask) -> list[str]:
     """Return the options of a run that were given, differ from what holds without them, and leave the answer as it is.
 
-    ``ask``: options -> the inputs that they come to, and a function that returns what the answer says.
+    ``ask``: options -> the inputs that they come to, and functions that return the parts of the answer.
     """
     used, answered = ask(options)
-    answer: Any = None
+    answers: list[Any] = []
     idle = []
     for name in names({heading: rows for heading, rows in table.items() if heading != "Question"}):
         if options[name] is None or name in ("gpu", "system"):
@@ -36,18 +36,33 @@ def idle_options(options: dict[str, Any], table: dict[str, Rows], ask: Ask) -> l
         without = options | {name: None}
         try:
             others, other = ask(without)
-            if others == used and _in_force(used.get(name, True)):
-                continue  # what holds anyhow was said again
-            found = other()
         except InputError:
             continue  # others need it
+        if others == used and _in_force(used.get(name, True)):
+            continue  # what holds anyhow was said again
         try:
-            answer = answer or answered()
+            if _same(answers, answered, other):
+                idle.append(_spelled(name, options[name]))
         except InputError:
             return []  # a question whose starting point cannot run: nothing to compare with
-        if found == answer:
-            idle.append(_spelled(name, options[name]))
     return idle
+
+
+def _same(answers: list[Any], answered: Sequence[Callable[[], Any]], other: Sequence[Callable[[], Any]]) -> bool:
+    """Whether all parts of two answers are equal, up to the first that is not; ``answers`` keeps the first one's.
+
+    Raises InputError where the first answer cannot be had; where the other cannot, it is another.
+    """
+    for i, part in enumerate(other):
+        try:
+            found = part()
+        except InputError:
+            return False
+        if i == len(answers):
+            answers.append(answered[i]())
+        if answers[i] != found:
+            return False
+    return True
 
 
 def check_question(question: str, options: dict[str, Any]) -> None:

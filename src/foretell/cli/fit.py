@@ -76,13 +76,13 @@ def _fit(model: str, **options: Any) -> int:  # text or flags
     return 0 if good else 1
 
 
-def _asked(model: str, options: dict[str, Any]) -> tuple[dict[str, Any], Callable[[], Any]]:
+def _asked(model: str, options: dict[str, Any]) -> tuple[dict[str, Any], tuple[Callable[[], Any], ...]]:
     """Return the inputs that options come to, and what gives the answer to be compared."""
     from foretell.cli._inputs import inputs_of  # noqa: PLC0415
     from foretell.cli._request import request  # noqa: PLC0415
 
     made = request(model, options)
-    return inputs_of(model, options, made.launch), lambda: (made.launch.forecast(host=True).to_dict(), made.notes)
+    return inputs_of(model, options, made.launch), (lambda: made.notes, lambda: made.launch.forecast(host=True).to_dict())
 
 
 def _question(options: dict[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from foretell.cli._request import Request
     from foretell.cost.operator_times import Operators
-    from foretell.plan.faster import Faster
+    from foretell.plan.faster import Faster, Shortlist
     from foretell.plan.pace import Pace
 
 __all__ = ["command"]
@@ -43,16 +43,19 @@ def _train(model: str, **options: Any) -> int:  # text or flags
     memory = pace.launch.replayed()
     operators = _operators(pace, options)
     suggestions: list[Faster] = []
+    about: list[str] = []
     if not options["no_advice"] and not options["quiet"]:
         from foretell.plan.faster import faster  # noqa: PLC0415
 
-        suggestions = faster(pace, speed, memory)
+        suggestions = found = faster(pace, speed, memory)
+        about = _advice_notes(found)
     inputs = train_inputs(model, options, pace)
     inputs |= {"measured_step_s": measured, "tokens": tokens}
     assumed = [*dict.fromkeys((*made.assumed, *speed.assumed, *memory.assumed))]
     result = result_of(pace.launch, speed, memory, operators, suggestions, tokens, assumed)
     idle = [] if options["quiet"] else idle_options(options, TRAIN, lambda tried: _asked(model, tried))
-    about = [f"given, and without effect on this answer: {', '.join(idle)}"] if idle else []
+    if idle:
+        about.append(f"given, and without effect on this answer: {', '.join(idle)}")
     notes = [*dict.fromkeys((*_verdict_notes(memory.verdict), *about, *made.notes, *speed.notes, *memory.notes))]
     sources = [*dict.fromkeys((*speed.sources, *memory.sources))]
     document = envelope("train", inputs, result, notes=notes, sources=sources)
@@ -77,15 +80,15 @@ def _asked_for(model: str, options: dict[str, Any]) -> tuple[Request, Pace]:
     return made, pace_of(made, options)
 
 
-def _asked(model: str, options: dict[str, Any]) -> tuple[dict[str, Any], Callable[[], Any]]:
+def _asked(model: str, options: dict[str, Any]) -> tuple[dict[str, Any], tuple[Callable[[], Any], ...]]:
     """Return the inputs that options come to, and what gives the answer to be compared."""
     from foretell.cli._inputs import train_inputs  # noqa: PLC0415
 
     made, pace = _asked_for(model, options)
-    return train_inputs(model, options, pace), lambda: (
-        {name: value for name, value in pace.speed().to_dict().items() if name not in ("notes", "assumed")},
-        pace.launch.forecast(host=True).to_dict(),
-        made.notes,
+    return train_inputs(model, options, pace), (
+        lambda: made.notes,
+        lambda: {name: value for name, value in pace.speed().to_dict().items() if name not in ("notes", "assumed")},
+        lambda: pace.launch.forecast(host=True).to_dict(),
     )
 
 
@@ -101,6 +104,17 @@ def _operators(pace: Pace, options: dict[str, Any]) -> Operators | None:
         problem = "needs kernels that are priced by their shape"
         raise InputError(problem, field="operators", value=True, hint="Leave out --efficiency")
     return found
+
+
+def _advice_notes(found: Shortlist) -> list[str]:
+    """Say what no suggestion says: that nothing helps, or that not all was tried."""
+    out = []
+    if not found:
+        out.append(f"no single change shortens the step and fits: {found.tried} were tried")
+    if found.untried:
+        changes = "1 further change was" if found.untried == 1 else f"{found.untried} further changes were"
+        out.append(f"{changes} not tried, as this model has many different layers")
+    return out
 
 
 def _verdict_notes(verdict: str) -> list[str]:

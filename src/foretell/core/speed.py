@@ -15,6 +15,7 @@ from foretell.core._device import check_precision, usual_precision
 from foretell.core._notes import speed_notes
 from foretell.core._validate import checked_run
 from foretell.core.solver._result import Result
+from foretell.cost.collectives import ALGORITHMS, SHAPES
 from foretell.cost.software import interval_of, regime_of
 from foretell.cost.step_time import Spent, StepTime
 from foretell.cost.topology import Topology, congested, topology_of
@@ -26,7 +27,7 @@ from foretell.machine.hardware import HardwareNode, load_hardware
 from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.resolve import Run
 from foretell.recipe.training import TrainingRecipe
-from foretell.validation import number
+from foretell.validation import choice, number
 
 __all__ = ["CALIBRATED", "SpeedForecast", "checked_share", "speed"]
 
@@ -39,6 +40,8 @@ LIMITS: Final = {
     "host": ("host", "fixed", "data_loading", "stragglers"),
 }
 """What holds a step up -> the terms of its ledger."""
+ELSEWHERE: Final = "elsewhere"
+"""Regime of what no measured run is like, as models that read images."""
 SOURCES: Final = (
     "catalog/data/calibration/kernels.json",
     "catalog/data/calibration/collectives.json",
@@ -173,6 +176,8 @@ def speed(
         network = congested(network, slow)
     if run.par.world > 1:
         notes += network.notes
+    if algorithm is not None:
+        choice(algorithm, "algorithm", (*ALGORITHMS, *SHAPES))
     hot = number(imbalance, "routing_imbalance_factor", minimum=1.0)
     priced = price_run(arch, run, device, network, algorithm=algorithm, imbalance=hot)
     if efficiency != CALIBRATED:
@@ -233,7 +238,8 @@ def _result(
         raise InputError(problem, field="measured_step", value=measured, hint=hint)
     tokens = samples * run.recipe.seq_len / step if model.architecture.reads_tokens else None
     shares = {limit: sum(terms.get(name, 0.0) for name in names) / step for limit, names in LIMITS.items()}
-    regime = regime_of(run, priced.compute_capability, moe=model.architecture.experts > 0)
+    arch = model.architecture
+    regime = regime_of(run, priced.compute_capability, moe=arch.experts > 0) if arch.reads_tokens else ELSEWHERE
     low, high = interval_of(regime, anchored=anchor is not None)
     exposed = sum(terms[name] for name in LIMITS["network"])
     return SpeedForecast(
@@ -259,7 +265,7 @@ def _result(
         anchor=anchor,
         regime=regime,
         notes=tuple(dict.fromkeys((*run.profile.notes, *speed_notes(run), *notes))),
-        assumed=_assumed(run),
+        assumed=_assumed(run, priced),
         _time=found,
         _run=run,
         _priced=priced,
@@ -302,13 +308,13 @@ def _stage(index: int, spent: Spent, scale: float) -> dict[str, Any]:
     return {"stage": index, "micro_batch_s": scale * spent.total}
 
 
-def _assumed(run: Run) -> tuple[str, ...]:
+def _assumed(run: Run, priced: Priced) -> tuple[str, ...]:
     """Choices that were left open, with what was taken for each."""
     out = []
     if run.recipe.date == "":
         out.append("software of today")
     if run.par.tp > 1 and run.recipe.tp_comm_overlap is None:
         out.append(f"tensor-parallel overlap {'on' if run.profile.tp_comm_overlap else 'off'} ({run.profile.name}'s default)")
-    if run.par.ep > 1:
+    if run.par.ep > 1 and (priced.pricer is None or priced.pricer.imbalance == 1):
         out.append("tokens spread evenly over the experts")
     return tuple(out)

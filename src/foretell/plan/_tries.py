@@ -31,6 +31,15 @@ class Tries:
             return 0
         return 1 if launch.recipe.adapter is None else 2
 
+    def take(self, launch: Launch) -> bool:
+        """Whether a forecast of a launch is still affordable; if so, it is counted."""
+        cost = self.costs(launch)
+        if cost > self.most:
+            return False
+        self.most -= cost
+        self.known.add(fold_of(launch))
+        return True
+
     def affordable(self, switches: list[Switch], now: Forecast) -> list[Switch]:
         """Return the switches that promise most, as many as can be afforded, in their own order."""
         left = self.most

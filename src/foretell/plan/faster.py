@@ -5,18 +5,19 @@ Seconds saved are of the same number of samples: a switch that changes the globa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from foretell.core.forecast import Forecast
 from foretell.core.speed import SpeedForecast
 from foretell.errors import ForetellError
+from foretell.plan._tries import Tries
 from foretell.plan.launch import Launch
 from foretell.plan.pace import Pace
 from foretell.plan.switches import Flags, degrees
 from foretell.recipe import Recompute
 
-__all__ = ["Faster", "faster"]
+__all__ = ["Faster", "Shortlist", "faster"]
 
 _WORTH = 0.005
 """Share of a step that a switch must save to be named."""
@@ -75,14 +76,27 @@ class _Switch:
 _Maker = Callable[[Pace], Iterator[_Switch]]
 
 
-def faster(pace: Pace, now: SpeedForecast, memory: Forecast, most: int = 3) -> list[Faster]:
+class Shortlist(list[Faster]):
+    """Switches that save most, best first."""
+
+    tried: int = 0
+    """Switches that were forecast."""
+    untried: int = 0
+    """Those that a model of many different layers left no time for."""
+
+
+def faster(pace: Pace, now: SpeedForecast, memory: Forecast, most: int = 3) -> Shortlist:
     """Return the switches that save most, best first, one of each kind; each was forecast in time and memory.
 
     ``now``: the speed without a change; where it was re-scaled to a measured step, so is what is said here.  A switch is
     named only if the run fits with it; where that is uncertain now, it may need no more than now.
     """
-    tried = sorted(_tried(pace, now), key=lambda pair: -pair[1].saves_s)
-    found: list[Faster] = []
+    tries = Tries(pace.launch)
+    switches = [switch for maker in _SWITCHES for switch in maker(pace)]
+    chosen = [switch for switch in switches if tries.take(switch.pace.launch)]
+    tried = sorted(_tried(pace, chosen, now), key=lambda pair: -pair[1].saves_s)
+    found = Shortlist()
+    found.tried, found.untried = len(chosen), len(switches) - len(chosen)
     groups: set[str] = set()
     tuned = pace.launch.tuned(memory)
     for switch, made in tried[:_CHECKED]:
@@ -97,20 +111,19 @@ def faster(pace: Pace, now: SpeedForecast, memory: Forecast, most: int = 3) -> l
     return found
 
 
-def _tried(pace: Pace, now: SpeedForecast) -> Iterator[tuple[_Switch, Faster]]:
-    """Time every switch that applies; those that are refused or save nothing worth naming are left out."""
+def _tried(pace: Pace, switches: Iterable[_Switch], now: SpeedForecast) -> Iterator[tuple[_Switch, Faster]]:
+    """Time the switches; those that are refused or save nothing worth naming are left out."""
     scale = now.anchor or 1.0
-    for maker in _SWITCHES:
-        for switch in maker(pace):
-            try:
-                then = switch.pace.speed()
-            except ForetellError:
-                continue
-            step = scale * then.step_s
-            same = step * pace.launch.global_batch / switch.pace.launch.global_batch
-            saved = now.step_s - same
-            if saved >= _WORTH * now.step_s:
-                yield switch, Faster(switch.change, switch.flags, switch.price, step, saved, saved / now.step_s, 0.0, "")
+    for switch in switches:
+        try:
+            then = switch.pace.speed()
+        except ForetellError:
+            continue
+        step = scale * then.step_s
+        same = step * pace.launch.global_batch / switch.pace.launch.global_batch
+        saved = now.step_s - same
+        if saved >= _WORTH * now.step_s:
+            yield switch, Faster(switch.change, switch.flags, switch.price, step, saved, saved / now.step_s, 0.0, "")
 
 
 def _with_memory(switch: _Switch, made: Faster, memory: Forecast, tuned: Launch) -> Faster | None:
@@ -326,17 +339,18 @@ def _compiled(pace: Pace) -> Iterator[_Switch]:
 
 
 _SWITCHES: tuple[_Maker, ...] = (
-    _micro_batch,
-    _recompute,
-    _sequence,
-    _overlap,
-    _split,
-    _context,
-    _zero,
-    _chunks,
-    _graphs,
-    _low_precision,
-    _network,
     _attention,
     _compiled,
+    _micro_batch,
+    _recompute,
+    _network,
+    _low_precision,
+    _sequence,
+    _overlap,
+    _chunks,
+    _graphs,
+    _zero,
+    _split,
+    _context,
 )
+"""Every maker of switches; where there is no time for all, those that promise most come first."""

@@ -39,6 +39,8 @@ _MFU: Final = (
     ("mfu_full_attention", "MFU, full attention", "6N + 12Lds, masked pairs counted too"),
     ("hfu", "HFU", "all FLOP that run, recomputation included"),
 )
+_PLAIN: Final = (("mfu", "MFU", "FLOP of a forward and a backward pass, each counted once"), _MFU[-1])
+"""Of models that read no tokens: attention has no causal mask."""
 _LEAST: Final = 0.0005
 """Share of a step below which a term is not drawn."""
 _STAGES: Final = 8
@@ -127,7 +129,7 @@ def _speed(result: Mapping[str, Any], console: Console) -> None:
     else:
         each = short(result["tokens_per_second_per_device"])
         wrapped(console, Text(f"  {'tokens/s':<21}{short(rate):>10}  {each} of each GPU"))
-    for key, name, convention in _MFU:
+    for key, name, convention in _MFU if rate is not None else _PLAIN:
         wrapped(console, Text(f"  {name:<21}{100 * result[key]:>8.1f} %  ").append(convention, style="dim"))
     if result["anchor"] is not None:
         was = seconds(result["measured_step_s"] / result["anchor"])
@@ -142,7 +144,7 @@ def _ledger(result: Mapping[str, Any], console: Console) -> None:
     drawn = [(name, spent) for name, spent in terms if spent >= _LEAST * step]
     most = drawn[0][1]
     heading(console, f"where the {seconds(step)} go, on the slowest rank")
-    width = max(4, min(_BAR, console.width - 50))
+    width = max(0, min(_BAR, console.width - 48))
     for name, spent in drawn:
         line = Text(f"  {_TERMS.get(name, name):<25}{seconds(spent):>10}{100 * spent / step:>7.1f} %  ")
         line.append(bar(spent / most, width, plain=plain(console)), style="cyan").rstrip()
