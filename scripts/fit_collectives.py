@@ -36,6 +36,7 @@ Vector = npt.NDArray[np.float64]
 PRIORS: dict[str, tuple[float, str]] = {
     "launch.host_s": (40e-6, "launching and timing one collective takes the host 20 to 50 us: no shorter time is seen"),
     "launch.kernel_s": (14e-6, f"base latency of a kernel, 6.6 to 14 us: {NCCL}"),
+    "launch.queued_s": (8e-6, f"the same behind other kernels of a stream: base latency of a ring with LL128 or simple: {NCCL}"),
     "hop.link_s": (0.6e-6, f"NVLink hop with the LL protocol: {NCCL}"),
     "ramp.exponent": (0.6, "between 0 (no ramp) and 1 (a fixed delay)"),
     "ramp.link_s": (15e-6, "a few chunks of 512 KiB in flight (NCCL buffer of 4 MiB in eight steps)"),

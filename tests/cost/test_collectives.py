@@ -269,3 +269,11 @@ def test_arrays_give_what_numbers_give(kind: str, sizes: list[float], group: tup
         for j in range(4):
             one = seconds(kind, size, Group(int(ranks[j]), int(local[j])), topology)
             assert found[i, j] == pytest.approx(one, rel=1e-9)
+
+
+def test_two_nodes_with_fewer_cards_than_accelerators_get_a_rings_rate() -> None:
+    """Two DGX A100 with four HDR cards: 86 and 91 GB/s bus bandwidth (nccl-tests issues 175 and 100), not the 138 of a tree."""
+    four = Topology("nvlink3", 300e9, 8, 8, "ib", 25e9, 4)
+    size = 4 * 2.0**30
+    measured = bus_bytes("all_reduce", size, 16) / seconds("all_reduce", size, Group(16, 8), four)
+    assert 80e9 < measured < 105e9

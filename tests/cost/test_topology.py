@@ -76,9 +76,9 @@ def test_oversubscription_and_stated_cards() -> None:
 
 
 def test_a_stated_latency_counts_and_a_guessed_one_does_not() -> None:
-    far = NetworkFabric(nic_bytes_per_s="400 Gbit/s", nics_per_node=8, topology="InfiniBand", latency_s="1 ms")
+    far = NetworkFabric(nic_bytes_per_s=50e9, nics_per_node=8, topology="InfiniBand", latency_s=1e-3)
     found = topology_of(load_hardware("h100"), fabric=far)
-    near = topology_of(load_hardware("h100"), fabric=NetworkFabric(nic_bytes_per_s="400 Gbit/s", nics_per_node=8))
+    near = topology_of(load_hardware("h100"), fabric=NetworkFabric(nic_bytes_per_s=50e9, nics_per_node=8))
     group = Group(64, 8)
     assert seconds("all_gather", 1024, group, found) > seconds("all_gather", 1024, group, near) + 6e-3
     assert topology_of(load_hardware("h100"), fleet=load_fleet("dgx-h100")).latency_s is None

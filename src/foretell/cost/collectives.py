@@ -116,7 +116,7 @@ def timings(
     out = {}
     for name in taken:
         work = _Work(kind, size, group, topology, k, sms, forced=algorithm == name)
-        time = maximum(k["launch.kernel_s"] + have[name](work), floor)
+        time = maximum(k["launch.queued_s" if queued else "launch.kernel_s"] + have[name](work), floor)
         out[name] = where(group.ranks > 1, where(size > 0, time, 0.0), 0.0)
     if taken == ["nvls"]:
         if not topology.nvls:
@@ -172,6 +172,16 @@ class _Work:
         """Rate that a domain's ranks of the group reach towards the other domains, together."""
         return self.topology.between(self.group) * self.net_efficiency
 
+    @property
+    def sent(self) -> Value:
+        """Times that a tree sends the buffer out of a domain: up and down, but between two domains once each way.
+
+        That takes a card for every accelerator: two DGX A100 with four cards reach 86 to 91 of 100 GB/s, a ring's
+        (nccl-tests/issues/100 and 175; nccl/issues/1357 of H100).
+        """
+        own = self.topology.nics_per_node >= self.topology.gpus_per_node
+        return where(self.domains > 2, 2.0, where(own, 1.0, 2.0))
+
     def transfer(self, size: Value, rate: Value, tau: Value) -> Value:
         """Seconds of ``size`` bytes at a rate that medium sizes do not reach."""
         ideal, q = size / rate, self.known["ramp.exponent"]
@@ -209,7 +219,7 @@ def _tree(w: _Work) -> Value:
     latency = 2 * ((w.local - 1) * w.hop + log2(w.domains) * w.net_hop)
     share = w.known["tree.share"]
     inside = w.within(2 * w.size, w.inside * w.known["tree.link_share"])
-    return latency + maximum(inside, w.across(w.size * where(w.domains > 2, 2.0, 1.0), share))
+    return latency + maximum(inside, w.across(w.size * w.sent, share))
 
 
 def _nvls(w: _Work) -> Value:
@@ -226,7 +236,7 @@ def _nvls(w: _Work) -> Value:
     least = 2 if w.forced else k.get(f"nvls.min_ranks.{family}", 2)
     fits = (local >= least) if w.topology.nvls else (local < 0)
     inside = w.within(w.size, maximum(rate, 1.0))
-    outside = w.across(w.size * where(w.domains > 2, 2.0, 1.0), k["tree.share"])
+    outside = w.across(w.size * w.sent, k["tree.share"])
     latency = k["nvls.latency_s"] + 2 * log2(w.domains) * w.net_hop
     return where(fits, latency + maximum(inside, outside), math.inf)
 

@@ -94,6 +94,8 @@ class Network:
     """Forced for collectives that know it."""
     deduplicated: bool = False
     """Tokens cross the network once for every domain that their experts sit in (DeepEP, Megatron-Core's flex dispatcher)."""
+    flex: bool = False
+    """Tokens travel once to every rank that holds one of their experts, inside a domain too (DeepEP)."""
     limit: int = 0
     """Most domains that a token's experts may sit in (node-limited routing); 0: any."""
 
@@ -115,15 +117,21 @@ class Network:
         Across domains a token travels once to each domain that holds one of its experts: of ``d`` domains, ``k`` even
         choices reach ``d (1 - (1 - 1/d)^k)``, or no more than the routing allows.
         """
-        plain = self.seconds("all_to_all", size, group)
+        copies = _reached(group.ranks, choices) if self.flex else choices
+        plain = self.seconds("all_to_all", size * copies / choices, group)
         if not self.deduplicated:
             return plain
         domains = group.domains
-        reached = domains * (1.0 - power(1.0 - 1.0 / domains, choices))
+        reached = _reached(domains, choices)
         if self.limit:
             reached = minimum(reached, float(self.limit))
         once = collectives.seconds("all_to_all", size * reached / choices, group, self.topology, algorithm="deepep", queued=True)
         return where(domains > 1, minimum(plain, once), plain)
+
+
+def _reached(places: Value, choices: float) -> Value:
+    """Places that ``choices`` even picks among so many are expected to hit."""
+    return places * (1.0 - power(1.0 - 1.0 / places, choices))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,10 @@ GENERATIONS: dict[str, tuple[str, str]] = {
 }
 
 
+CAPTURED: dict[str, float] = {"none": 0.0, "partial": 0.5, "layer": 0.9, "full": 0.98}
+"""Share of a step's launches that CUDA graphs take from the host: a graph is launched as one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Software:
     """Constants of one run, chosen by its framework's family, its device's generation and its date."""
@@ -84,7 +88,7 @@ class Software:
     p2p: float
     """Share of a pipeline transfer that the sending rank waits for."""
     maturity: float
-    """Seconds over those of software that has matured on the device."""
+    """Seconds over those of software that has matured on the device and leaves no gaps between kernels."""
     fixed: float
     """Seconds a step beside all passes: loss logging, scheduler, first launches."""
 
@@ -135,30 +139,36 @@ def software(run: Run, compute_capability: str | None, known: Mapping[str, float
         return next((k[f"{name}.{key}"] for key in keys if f"{name}.{key}" in k), k.get(name, 0.0))
 
     attention = "flash1" if run.profile.name == "llm-foundry" else kind
-    graph = 1.0
+    launched = 1.0 - CAPTURED[run.recipe.cuda_graphs]
     return Software(
         matmul=of("matmul", gen),
         low=of("low", gen),
         experts=of("experts", gen),
         attention=of("attention", f"{attention}.{gen}", attention),
         stream=of("stream", kind),
-        launch=of("launch", kind) * graph,
-        call=of("call", kind),
+        launch=of("launch", kind) * launched,
+        call=of("call", kind) * launched,
         checkpoint=of("checkpoint", kind),
         route=0.0 if _sync_free(run, gen) else of("route", kind),
         tp_hidden=k["tp_hidden"],
         cp_hidden=k["cp_hidden"],
-        ep_hidden=k["ep_hidden"] if run.par.pp > 1 and run.par.vpp > 1 else 0.0,
+        ep_hidden=k["ep_hidden"] if _exchanges_overlap(run) else 0.0,
         dp_hidden=of("dp_hidden", kind),
         interference=k["interference"],
         p2p=k["p2p"],
-        maturity=_maturity(run, compute_capability, k),
+        maturity=_maturity(run, compute_capability, k) * k.get(f"gaps.{kind}", 1.0),
         fixed=k["fixed"],
     )
 
 
 SYNC_FREE = "2026-06"
 """Since when Megatron's experts run without the host learning how many tokens each got, on Blackwell (Megatron-Bridge 26.06)."""
+
+
+def _exchanges_overlap(run: Run) -> bool:
+    """Whether one micro-batch's experts exchange tokens while another computes: Megatron-Core's 1F1B overlap wants virtual
+    stages, DualPipe pairs a forward with a backward pass (arXiv 2412.19437, section 3.2.1)."""
+    return run.par.pp > 1 and (run.par.vpp > 1 or run.schedule == "dualpipe")
 
 
 def _sync_free(run: Run, gen: str) -> bool:
@@ -170,7 +180,7 @@ def _maturity(run: Run, compute_capability: str | None, k: Mapping[str, float]) 
     """Seconds over those of matured software: 1 + a exp(-age / tau), by the months since the device's systems shipped."""
     date, major = run.recipe.date, (compute_capability or "").split(".")[0]
     shipped = GENERATIONS.get(major, ("", ""))[1]
-    if not date or not shipped or family(run) != "megatron":
+    if not date or not shipped:
         return 1.0
     months = max(0, _months(date) - _months(shipped))
     return 1.0 + k["maturity.young"] * math.exp(-months / k["maturity.months"])

@@ -17,7 +17,7 @@ from foretell.recipe.resolve import Run
 
 __all__ = ["Spent", "StepTime", "device_parts", "step_time"]
 
-SHARPNESS = 6.0
+SHARPNESS = 3.0
 """Exponent that joins the device's and the host's seconds: the slower one decides."""
 
 
@@ -216,8 +216,12 @@ def _total(parts: Sequence[Spent]) -> Spent:
 
 
 def _sharded_each_pass(run: Run) -> bool:
-    """Whether parameters are gathered and gradients reduced in every micro-batch (ZeRO-3, FSDP)."""
-    return run.par.zero == 3
+    """Whether parameters are gathered and gradients reduced in every micro-batch (ZeRO-3, FSDP).
+
+    A pipeline that keeps parameters whole after their forward pass does both once a step (pytorch/torchtitan: gathering for every
+    micro-batch could not overlap).
+    """
+    return run.par.zero == 3 and not (run.par.pp > 1 and run.par.reshard == "never")
 
 
 def _again(run: Run) -> float:

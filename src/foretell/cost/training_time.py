@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from foretell.arch.architecture import Architecture
@@ -20,7 +20,7 @@ from foretell.cost.weights import unit
 from foretell.machine.hardware import HardwareNode
 from foretell.recipe.resolve import Run
 
-__all__ = ["Priced", "device_of", "price_run", "tp_overlap", "training_time"]
+__all__ = ["Priced", "clock_loss", "device_of", "price_run", "tp_overlap", "training_time"]
 
 _STORED = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 """Which peak a low-precision format has."""
@@ -38,15 +38,18 @@ class Priced:
     compute_capability: str | None
     pricer: Pricer | None = field(default=None, repr=False, compare=False)
     """What priced the kernels."""
+    clock: float = 1.0
+    """Seconds of arithmetic over those of the generation's reference board, for want of power."""
     flat: bool = False
     """Kernels are FLOP over one rate: software's corrections of them do not apply."""
 
-    def software(self, run: Run) -> Software:
+    def software(self, run: Run, known: Mapping[str, float] | None = None) -> Software:
         """Return the constants of a run on this machine."""
-        soft = software(run, self.compute_capability)
+        soft = software(run, self.compute_capability, known)
         if self.flat:
             return replace(soft, matmul=1.0, maturity=1.0, launch=0.0, call=0.0, checkpoint=0.0, route=0.0, fixed=0.0)
-        return soft
+        low = soft.low if self.device.low_peak != self.device.peak else 1.0  # experts run in the low format too
+        return replace(soft, matmul=soft.matmul * self.clock, attention=soft.attention * self.clock, experts=soft.experts * low)
 
 
 def device_of(hardware: HardwareNode, run: Run) -> Device:
@@ -57,6 +60,25 @@ def device_of(hardware: HardwareNode, run: Run) -> Device:
     low_peak = hardware.peak(_STORED[low]) if low else peak
     processors = float(hardware.sm_count or round(peak / 7e12) or 1)
     return Device(peak, low_peak, hardware.memory_bandwidth_bytes_per_s, processors)
+
+
+WATTS_PER_FLOPS = {"9": 700.0 / 989.4e12, "10": 1000.0 / 2250e12}
+"""Board power over the dense half-precision peak of the boards that kernels were measured on (H100 SXM, B200)."""
+POWER_EXPONENT = 0.4
+"""Clock over power near the limit: power grows with clock times voltage squared, so with the clock to the 2 to 3."""
+
+
+def clock_loss(hardware: HardwareNode) -> float:
+    """Return seconds of arithmetic over those of a board with the reference's power.
+
+    Products run at the power limit from Hopper on; a board of the same silicon with fewer watts for its nominal peak (H100 PCIe,
+    350 W) clocks lower under load.
+    """
+    reference = WATTS_PER_FLOPS.get((hardware.compute_capability or "").split(".")[0])
+    peak = hardware.peak_flops.get("bf16")
+    if reference is None or hardware.tdp_w is None or not peak:
+        return 1.0
+    return float(max(1.0, reference * peak / hardware.tdp_w) ** POWER_EXPONENT)
 
 
 def price_run(
@@ -83,6 +105,7 @@ def price_run(
         groups,
         algorithm,
         deduplicated=recipe.dispatcher != "alltoall",
+        flex=recipe.dispatcher == "flex",
         limit=int(limit) if isinstance(limit, int) else 0,
     )
     device = device_of(hardware, run)
@@ -104,7 +127,7 @@ def price_run(
         split = par.tp if par.sp or run.profile.megatron else 1.0  # Megatron scatters what it sends over its tensor group
         size = basis["T/1"] * arch.hidden * run.style.residual / split
         transfer = network.seconds("p2p", size, groups.pp)
-    return Priced(costs, device, share, transfer, hardware.compute_capability, pricer)
+    return Priced(costs, device, share, transfer, hardware.compute_capability, pricer, clock_loss(hardware))
 
 
 def tp_overlap(run: Run) -> bool:
@@ -116,13 +139,10 @@ def tp_overlap(run: Run) -> bool:
 
 def training_time(priced: Priced, run: Run, soft: Software | None = None, *, hide: Value = 1.0) -> StepTime:
     """Return the seconds of a step of a priced run (``hide``: see ``step_time``)."""
-    soft = soft or software(run, priced.compute_capability)
-    if priced.flat:
-        soft = replace(soft, matmul=1.0, maturity=1.0, launch=0.0, call=0.0, checkpoint=0.0, route=0.0, fixed=0.0)
     return step_time(
         priced.costs,
         run,
-        soft,
+        soft or priced.software(run),
         priced.device,
         priced.efficiency,
         transfer=priced.transfer,

@@ -128,13 +128,14 @@ MMSEG = Profile(
 )
 LLM_FOUNDRY = Profile(
     # llmfoundry/models/layers/norm.py (LPLayerNorm: one kernel in the compute format), attention.py (flash), ffn.py;
-    # models/mpt/modeling_mpt.py loss_fn "fused_crossentropy" (flash-attn's, gradient in place); Composer's FSDP
+    # the fused loss of models/mpt/modeling_mpt.py comes beside train metrics (LanguageCrossEntropy, LanguagePerplexity)
+    # that read the logits as PyTorch's composite loss does
     name="llm-foundry",
     title="MosaicML llm-foundry on Composer, FSDP1",
     aliases=("composer", "mosaicml"),
     sources=("mosaicml/llm-foundry 8c8dd48 llmfoundry/models",),
     formats=FSDP,
-    style=Style(norm="fused", gate="eager", attention="flash", loss="te-fused", early_stop=False),
+    style=Style(norm="fused", gate="eager", attention="flash", loss="eager", early_stop=False),
     rewrite="fused-attention",
     sharding="fsdp1",
     zero=(2, 3),

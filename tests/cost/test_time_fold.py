@@ -1,0 +1,146 @@
+"""The fold into seconds: numbers that a hand can check, sums that must agree, and published effects."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretell.arch._load import load_model
+from foretell.core.speed import speed
+from foretell.cost.software import FAMILIES, GENERATIONS, Software, calibration, generation
+from foretell.cost.training_time import clock_loss
+from foretell.errors import InputError
+from foretell.machine import load_hardware
+from foretell.recipe import Parallelism, Recompute, TrainingRecipe
+from foretell.recipe.profiles import PROFILES
+
+BRIDGE = TrainingRecipe(framework="megatron-bridge", micro_batch=1, seq_len=8192, grad_accum=16)
+EIGHT = Parallelism(dp=8, zero=1)
+
+
+def test_flop_of_a_step_are_six_a_parameter_and_token_and_causal_attention() -> None:
+    """6N + 6Lds per token, N without the token table (it is looked up), d = heads x head size."""
+    found = speed("llama-3-8b", "h100", BRIDGE, EIGHT)
+    arch = load_model("llama-3-8b").architecture
+    looked_up = arch.embed.parameters
+    norms = 65 * 4096
+    tokens = 8 * 16 * 8192
+    expected = tokens * (6 * (arch.parameters - looked_up - norms) + 6 * 32 * 4096 * 8192)
+    assert found.model_flops == pytest.approx(expected, rel=1e-3)
+    assert found.mfu == pytest.approx(expected / (found.step_s * 8 * 989.4e12), rel=1e-3)
+    full = tokens * (6 * (arch.parameters - looked_up - norms) + 12 * 32 * 4096 * 8192)
+    assert found.mfu_full_attention / found.mfu == pytest.approx(full / expected, rel=1e-3)
+
+
+def test_terms_sum_to_the_step_and_shares_to_one() -> None:
+    """The ledger is the answer."""
+    found = speed("llama-3-70b", "h100", BRIDGE, Parallelism(dp=2, tp=4, pp=4, vpp=5, zero=1))
+    assert sum(found.breakdown.values()) == pytest.approx(found.step_s, rel=1e-9)
+    assert sum(found.shares.values()) == pytest.approx(1.0, rel=1e-9)
+    assert found.interval_s[0] < found.step_s < found.interval_s[1]
+
+
+def test_full_recomputation_runs_the_layers_once_more() -> None:
+    """A third more matrix products in the layers: 8 instead of 6 a parameter and token, and 6 all-reduces instead of 4."""
+    par = Parallelism(dp=1, tp=8, zero=1, sp=False)
+    plain = speed("llama-3-70b", "h100", BRIDGE, par)
+    again = speed("llama-3-70b", "h100", BRIDGE.with_(recompute=Recompute("full")), par)
+    assert again.breakdown["matmul"] / plain.breakdown["matmul"] == pytest.approx(4 / 3, rel=0.03)
+    assert again.breakdown["tensor_parallel"] / plain.breakdown["tensor_parallel"] == pytest.approx(1.5, rel=0.02)
+    assert again.model_flops == pytest.approx(plain.model_flops)
+    assert again.hfu > again.mfu
+
+
+def test_a_head_that_is_no_multiple_of_eight_costs() -> None:
+    """Unaligned heads are read in pieces."""
+    config = {
+        "model_type": "gpt2", "n_layer": 8, "n_embd": 2560, "n_inner": 10240, "vocab_size": 50304, "n_positions": 2048,
+    }  # fmt: skip
+    recipe = TrainingRecipe(framework="megatron-core", attention="flash", micro_batch=4, seq_len=2048)
+    aligned = speed({**config, "n_head": 32}, "a100", recipe)
+    odd = speed({**config, "n_embd": 2560 - 2560 % 31, "n_head": 31}, "a100", recipe)
+    assert 2560 // 32 % 8 == 0
+    assert (2560 - 2560 % 31) // 31 % 8 != 0
+    assert odd.breakdown["attention"] > 1.5 * aligned.breakdown["attention"]
+
+
+def test_larger_micro_batches_use_the_device_better() -> None:
+    """Going from micro-batch 1 to 4 at equal tokens shortens a small model's step; it cannot lengthen it."""
+    small = TrainingRecipe(framework="megatron-deepspeed", seq_len=1024, recompute=Recompute("full"))
+    config = {"model_type": "gpt2", "n_layer": 24, "n_embd": 1024, "n_head": 16, "vocab_size": 51200, "n_positions": 1024}
+    one = speed(config, "a100", small.with_(micro_batch=1, grad_accum=16), Parallelism(dp=8))
+    four = speed(config, "a100", small.with_(micro_batch=4, grad_accum=4), Parallelism(dp=8))
+    assert four.step_s < 0.75 * one.step_s
+    assert one.breakdown["host"] > four.breakdown["host"]
+
+
+def test_sharding_parameters_moves_half_as_much_again() -> None:
+    """ZeRO-3 gathers twice and reduces once: 3 parameters' worth instead of 2 (arXiv 1910.02054, section 7)."""
+    recipe = TrainingRecipe(framework="deepspeed", seq_len=4096)
+    whole = speed("llama-3-8b", "h100", recipe, Parallelism(dp=64, zero=1))
+    parts = speed("llama-3-8b", "h100", recipe, Parallelism(dp=64, zero=3))
+    assert parts.communication_s / whole.communication_s == pytest.approx(1.5, rel=0.05)
+
+
+def test_one_measured_step_scales_everything() -> None:
+    """What one step implies for the rest, and what no device can do."""
+    plain = speed("llama-3-8b", "h100", BRIDGE, EIGHT)
+    held = speed("llama-3-8b", "h100", BRIDGE, EIGHT, measured_step_s=1.1 * plain.step_s)
+    assert held.anchor == pytest.approx(1.1)
+    assert held.step_s == pytest.approx(1.1 * plain.step_s)
+    assert sum(held.breakdown.values()) == pytest.approx(held.step_s)
+    width = [(f.interval_s[1] - f.interval_s[0]) / f.step_s for f in (plain, held)]
+    assert width[1] < width[0]
+    with pytest.raises(InputError, match="utilisation"):
+        speed("llama-3-8b", "h100", BRIDGE, EIGHT, measured_step_s=0.1 * plain.step_s)
+
+
+def test_a_scalar_share_of_the_peak_replaces_the_kernels() -> None:
+    """The reference's formula: FLOP over a share of the peak, and at least a floor for every launch."""
+    found = speed("llama-3-8b", "h100", BRIDGE, Parallelism(), efficiency=0.5)
+    ideal = found.hfu * found.step_s / 0.5
+    assert ideal <= found.breakdown["matmul"] < 1.01 * ideal
+    for wrong in (0.0, 1.5, -1.0, "fast"):
+        with pytest.raises(InputError, match="efficiency"):
+            speed("llama-3-8b", "h100", BRIDGE, Parallelism(), efficiency=wrong)
+
+
+def test_the_slowest_of_many_ranks_is_waited_for() -> None:
+    """Order statistics: 2 % of spread over 64 ranks costs about 4.8 %."""
+    par = Parallelism(dp=64, zero=1)
+    plain = speed("llama-3-8b", "h100", BRIDGE, par)
+    uneven = speed("llama-3-8b", "h100", BRIDGE, par, jitter=0.02)
+    assert uneven.step_s / plain.step_s - 1 == pytest.approx(0.048, abs=0.002)
+    fed = speed("llama-3-8b", "h100", BRIDGE, par, loader_s=2 * plain.step_s)
+    assert fed.step_s == pytest.approx(2 * plain.step_s)
+    assert fed.bottleneck == "host"
+
+
+def test_a_board_with_fewer_watts_clocks_lower() -> None:
+    """H100 PCIe has half of the SXM board's power; boards with more than the reference gain nothing."""
+    assert clock_loss(load_hardware("h100-sxm-80gb")) == pytest.approx(1.0)
+    assert clock_loss(load_hardware("gh200")) == 1.0
+    assert 1.1 < clock_loss(load_hardware("h100-pcie-80gb")) < 1.25
+    assert clock_loss(load_hardware("a100-pcie-80gb")) == 1.0
+
+
+def test_every_family_has_every_constant() -> None:
+    """A framework's family names constants that exist, and each is within its range."""
+    constants = calibration()["constants"]
+    for entry in constants.values():
+        low, high = entry["range"]
+        assert low <= entry["value"] <= high
+        assert entry["source"]
+    kinds = {FAMILIES.get(name, "eager") for name in PROFILES} | {"compiled"}
+    for kind in kinds:
+        for name in ("stream", "launch", "call", "dp_hidden", "attention", "checkpoint"):
+            assert f"{name}.{kind}" in constants
+    assert {generation(f"{major}.0") for major in GENERATIONS} == {"ampere", "hopper", "blackwell"}
+    assert Software.names()
+
+
+def test_young_software_is_slower() -> None:
+    """Releases on a new device mature; today's is the default."""
+    early = speed("llama-3-8b", "b200-sxm", BRIDGE.with_(date="2025-02"), EIGHT)
+    later = speed("llama-3-8b", "b200-sxm", BRIDGE.with_(date="2026-08"), EIGHT)
+    today = speed("llama-3-8b", "b200-sxm", BRIDGE, EIGHT)
+    assert early.step_s > later.step_s >= today.step_s
