@@ -354,7 +354,8 @@ def test_one_by_one_equals_vectorised(share: float | str, zero: int, overlap: bo
         "seq_len": [512, 1000],
         "activation_recomputation": [False, True],
     }
-    table = MODEL.sweep(small(), fleet(4), **axes)
+    table = MODEL.sweep(small(), fleet(4), profile=True, **axes)
+    assert "node_energy_j" in table.columns
     assert len(table) == 3 * 2 * 4 * 2 * 3 * 4 * 2 * 2
     assert table["valid"].any()
     for index in np.random.default_rng(seed).integers(0, len(table), 25):
@@ -392,6 +393,9 @@ def test_windows_adapters_and_images_one_by_one_equal_vectorised() -> None:
         agree(window, fleet(4), table.row(index), list(axes))
     images = MODEL.sweep(vit(), fleet(4), batch_size=[32, 64], zero_stage=[0, 3], precision=["fp16", "int4", "fp8"])
     assert "tokens_per_second" not in images.columns
+    assert "node_latency_s" not in images.columns
+    named = MODEL.sweep(vit(), fleet(4), batch_size=32, seq_len=[1, 2048])
+    assert not named["valid"].any()
     for index in range(len(images)):
         agree(vit(), fleet(4), images.row(index), ["batch_size", "zero_stage", "precision"])
 

@@ -21,6 +21,7 @@ from foretell.core._validate import check_recompute, checked_parallelism, checke
 from foretell.core._verdict import fits_and_fails, regime_of
 from foretell.core.solver._axes import Axes
 from foretell.core.solver._group import group_of
+from foretell.core.solver._profile import ROOFS
 from foretell.core.solver._rows import parts
 from foretell.core.solver._sizes import Sized, unique_sizes
 from foretell.core.solver._table import Table
@@ -72,14 +73,6 @@ _TIMES: Final = (
     "mfu",
     "hfu",
     "scaling_efficiency",
-    "node_latency_s",
-    "node_latency_compute_s",
-    "node_latency_memory_s",
-    "node_latency_overhead_s",
-    "node_arithmetic_intensity_flops_per_byte",
-    "node_mfu",
-    "node_hfu",
-    "node_energy_j",
     "dp_communication_latency_s",
     "tp_communication_latency_s",
     "pp_communication_latency_s",
@@ -98,10 +91,15 @@ def sweep(
     axes: Mapping[str, Any],
     *,
     product: bool,
+    profile: bool,
 ) -> Table:
-    """Return the table of every run that the axes make."""
+    """Return the table of every run that the axes make; ``profile``: with what one device does, its columns ``node_...``."""
     given = {"batch_size": KNOBS["batch_size"]} | dict(axes)
-    return _Sweep(load_model(model), load_fleet(fleet), Axes(given, product=product, arrays=ARRAYS)).table()
+    work = _Sweep(load_model(model), load_fleet(fleet), Axes(given, product=product, arrays=ARRAYS))
+    if profile:
+        known = (name for name in ROOFS if name != "energy_j" or work.device.tdp_w is not None)
+        work.numbers = (*_TIMES, *(f"node_{name}" for name in known))
+    return work.table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +125,7 @@ class _Sweep:
         self.reasons = [*_REASONS, *(check.reason for check in CHECKS)]
         self.kinds: dict[int, _Kind] = {}
         self.columns: dict[str, NDArray[Any]] = {}
+        self.numbers: tuple[str, ...] = _TIMES
 
     # -- settings -> kinds ----------------------------------------------------------------------------------
 
@@ -157,7 +156,7 @@ class _Sweep:
         recipe, par = request_of(self.arch, {**settings, **sizes}, dp, accum)
         recipe, par = checked_recipe(recipe), checked_parallelism(par)
         check_recompute(recipe.recompute)
-        return completed(self.arch, recipe, par, explicit=self.explicit if self.arch.reads_tokens else ())
+        return completed(self.arch, recipe, par, explicit=self.explicit)
 
     def reason(self, text: str) -> int:
         """Return the code of a reason."""
@@ -171,7 +170,7 @@ class _Sweep:
         """Work through the rows, chunk by chunk."""
         n = len(self.axes)
         make: dict[str, NDArray[Any]] = {name: np.zeros(n, np.int64) for name in ("dp", "micro_batch", "micro_batches")}
-        make |= {name: np.full(n, np.nan) for name in (*_TIMES, "total_memory_bytes")}
+        make |= {name: np.full(n, np.nan) for name in (*self.numbers, "total_memory_bytes")}
         if self.arch.reads_tokens:
             make |= {name: np.full(n, np.nan) for name in ("tokens_per_second", "tokens_per_second_per_device")}
         make |= {"reason": np.zeros(n, np.int16), "verdict": np.full(n, 3, np.int8)}
@@ -285,7 +284,7 @@ class _Sweep:
         except InputError as error:
             out["reason"][rows] = self.reason(str(error))
             return
-        for name in _TIMES:
+        for name in self.numbers:
             out[name][rows] = found[name]
         if "tokens_per_second" in out:
             tokens = found["effective_throughput_per_s"] * sizes.seq_len[place]

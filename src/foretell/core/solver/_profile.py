@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from foretell.core.solver._result import Result, gib
 from foretell.cost.roofline import Roofs
 from foretell.machine.hardware import HardwareNode
 
-__all__ = ["PerformanceProfile", "profile_of", "roof_columns"]
+__all__ = ["ROOFS", "PerformanceProfile", "profile_of", "roof_columns"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,19 @@ class PerformanceProfile(Result):
         )
         lines.append(f"  memory {gib(self.memory_footprint_bytes)} of {gib(self.available_memory_bytes)}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+ROOFS: Final = (
+    "latency_s",
+    "latency_compute_s",
+    "latency_memory_s",
+    "latency_overhead_s",
+    "arithmetic_intensity_flops_per_byte",
+    "mfu",
+    "hfu",
+    "energy_j",
+)
+"""What :func:`roof_columns` holds."""
 
 
 def roof_columns(roofs: Roofs, tdp_w: float | None) -> dict[str, Any]:

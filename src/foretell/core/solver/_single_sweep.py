@@ -9,7 +9,7 @@ import numpy as np
 
 from foretell.core.solver import _distributed_sweep as distributed
 from foretell.core.solver._axes import Axes
-from foretell.core.solver._profile import roof_columns
+from foretell.core.solver._profile import ROOFS, roof_columns
 from foretell.core.solver._rows import Reasons, check_axes, parts, tabulate
 from foretell.core.solver.single_node import context_of, forward_of, training_settings
 from foretell.core.speed import CALIBRATED, checked_share
@@ -39,16 +39,6 @@ DEFAULTS: Final[dict[str, Any]] = {
     "activation_recomputation": False,
     "is_lora": False,
 }
-_ROOFS: Final = (
-    "latency_s",
-    "latency_compute_s",
-    "latency_memory_s",
-    "latency_overhead_s",
-    "arithmetic_intensity_flops_per_byte",
-    "mfu",
-    "hfu",
-    "energy_j",
-)
 _BOTTLENECKS: Final = ["Memory", "Compute"]
 
 
@@ -105,11 +95,11 @@ class _Sweep:
         if self.workload.architecture.reads_tokens or "seq_len" in self.axes:
             sizes["seq_len"] = tokens
         fleet = Fleet("one", Node(self.device, accelerators_per_node=1))
-        table = distributed.sweep(self.workload, fleet, {**sizes, **walked}, product=False)
+        table = distributed.sweep(self.workload, fleet, {**sizes, **walked}, product=False, profile=True)
         codes = {reason: 0 if reason == "does not fit" else self.reasons.code(reason) for reason in set(table["reason"].tolist())}
         why = np.array([codes[reason] for reason in table["reason"]], np.int16)
         latency = table["node_latency_s"]
-        out = {name: table[f"node_{name}"] for name in _ROOFS}
+        out = {name: table[f"node_{name}"] for name in ROOFS if f"node_{name}" in table.columns}
         return out | {
             "throughput_per_s": batch / latency,
             "memory_footprint_bytes": table["total_memory_bytes"],
@@ -120,7 +110,8 @@ class _Sweep:
 
     def columns(self, roofs: Roofs, samples: NDArray[Any], footprint: Any) -> dict[str, Any]:
         """Return the numbers of profiles."""
-        return roof_columns(roofs, self.device.tdp_w) | {
+        found = roof_columns(roofs, self.device.tdp_w)
+        return {name: values for name, values in found.items() if values is not None} | {
             "throughput_per_s": samples / roofs.latency,
             "memory_footprint_bytes": footprint,
             "bottleneck": (roofs.compute >= roofs.memory).astype(np.int8),

@@ -30,7 +30,7 @@ from foretell.cost.overheads import available_bytes
 from foretell.cost.power import NOTE
 from foretell.errors import InfeasibleError
 from foretell.machine.fleet import Fleet, load_fleet
-from foretell.validation import number
+from foretell.validation import flag, number
 
 if TYPE_CHECKING:
     from foretell.core.solver._table import Table
@@ -217,6 +217,7 @@ class DistributedModel:
             verdict=verdict_of(*fits_and_fails(total, spread, available, HEADROOM)),
             trace=[*memory_trace(memory, par.pp, available), _held_up(found)],
             efficiency=efficiency,
+            waits=not overlap_comm,
         )
         if raise_errors and not result.feasible:
             raise InfeasibleError(result.constraint_trace[1], required_bytes=total, available_bytes=available)
@@ -228,16 +229,18 @@ class DistributedModel:
         fleet: Fleet | str | os.PathLike[str],
         *,
         product: bool = True,
+        profile: bool = False,
         **axes: Any,  # any setting of `solve`, as one value or as a sequence of values
     ) -> Table:
         """Answer for every combination of the axes (`product=False`: broadcast against one another).
 
-        Combinations that cannot run are marked with their reason, those that do not fit are not `feasible`.
+        Combinations that cannot run are marked with their reason, those that do not fit are not `feasible`.  `profile=True` adds
+        the numbers of `node_profile` as columns `node_...`.
         """
         from foretell.core.solver._distributed_sweep import sweep  # noqa: PLC0415  # numpy costs 100 ms: only for sweeps
 
         check_names(axes)
-        return sweep(model, fleet, axes, product=product)
+        return sweep(model, fleet, axes, product=product, profile=flag(profile, "profile"))
 
 
 def _held_up(found: SpeedForecast) -> str:
@@ -254,12 +257,15 @@ def _result(
     verdict: str,
     trace: list[str],
     efficiency: float | str,
+    waits: bool,
 ) -> DistributedResult:
     run, step, sent = found.run, found.step_s, found.time.exchanged
     par = run.par
     notes = [*found.notes, NOTE]
     if efficiency != CALIBRATED:
         notes.append("every kernel runs at the stated share of the peak; the interval takes that share as given")
+    if waits and par.world > 1:
+        notes.append("overlap_comm=False waits for every exchange; frameworks hide some: True hides as much as compute allows")
     return DistributedResult(
         feasible=total <= available,
         step_latency_total_s=step,
