@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from foretell.trace.engine.syncbn import KERNELS
+
 __all__ = ["CORRECTED", "REPLACED", "dense", "view_stride"]
 
 aten = torch.ops.aten
@@ -132,7 +134,7 @@ def _grouped_mm(func: Any, args: Any, kwargs: Any) -> Any:
     return torch.empty_strided(out.shape, out.stride(), dtype=dtype, device=out.device)
 
 
-REPLACED: dict[Any, Callable[[Any, Any, Any], Any]] = {aten._grouped_mm.default: _grouped_mm}
+REPLACED: dict[Any, Callable[[Any, Any, Any], Any]] = {aten._grouped_mm.default: _grouped_mm, **KERNELS}
 """Operator -> what stands for its fake kernel."""
 CORRECTED: dict[Any, Callable[[Any, Any], Any]] = {
     aten.mse_loss.default: _whole(2),

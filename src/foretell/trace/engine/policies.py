@@ -95,6 +95,9 @@ class Policies:
             if total <= experts + 1:  # which experts were hit: all; the one more is for tokens that go nowhere
                 return min(total, experts)
             return min(total, math.ceil(total / experts * self.skew))
+        if modules and isinstance(modules[-1], nn.SyncBatchNorm):  # it leaves out the statistics of ranks that had no input
+            self.given[f"{op}: every rank has input for {type(modules[-1]).__name__}"] += 1
+            return total
         if self.density is not None:
             self.given[f"{op}: {self.density:g} of the mask"] += 1
             return round(total * self.density)
