@@ -78,7 +78,7 @@ def timed(
     )
     if knobs.share is not None:
         priced = flat(priced, knobs.share)
-    wide = _spread(priced, place)
+    wide = priced if len(place) == sizes.rows else _spread(priced, place)  # places are in order: all are there once
     many = sizes.take(place).array_run(run, accum)
     soft = overlapping(priced.software(run), knobs.hide, flat=priced.flat)
     found = step_time(
