@@ -123,7 +123,7 @@ def test_stages_send_activations_to_one_another() -> None:
     sent = 64 * 2048 * 8192 * 2 * 2
     assert sent / 50e9 < one.pp_communication_latency_s < 1.5 * sent / 50e9
     scattered = answer(llama_70b(), tp_size=8, pp_size=8, microbatch_count=64, framework="megatron-core")
-    assert scattered.pp_communication_latency_s < 0.3 * one.pp_communication_latency_s
+    assert scattered.pp_communication_latency_s < 0.4 * one.pp_communication_latency_s  # an eighth each, gathered over NVLink
     assert answer(tp_size=8).pp_communication_latency_s == 0.0
 
 

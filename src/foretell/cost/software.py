@@ -49,6 +49,8 @@ GENERATIONS: dict[str, tuple[str, str]] = {
 }
 
 
+_MEASURED = ("8", "9", "10")
+"""Major compute capabilities of the devices that training runs were measured on."""
 CAPTURED: dict[str, float] = {"none": 0.0, "partial": 0.5, "layer": 0.9, "full": 0.98}
 """Share of a step's launches that CUDA graphs take from the host: a graph is launched as one."""
 
@@ -156,7 +158,7 @@ def software(run: Run, compute_capability: str | None, known: Mapping[str, float
         dp_hidden=of("dp_hidden", kind),
         interference=k["interference"],
         p2p=k["p2p"],
-        maturity=_maturity(run, compute_capability, k) * k.get(f"gaps.{kind}", 1.0),
+        maturity=_maturity(run, compute_capability, k) * (k["gaps"] if kind in ("eager", "compiled") else 1.0),
         fixed=k["fixed"],
     )
 
@@ -194,11 +196,12 @@ def _months(date: str) -> int:
 def regime_of(run: Run, compute_capability: str | None, *, moe: bool) -> str:
     """Name the kind of run whose residuals an interval is set from.
 
-    Families and generations that no measured run has take the residuals of whole sources that a fit did not see.
+    Families and generations that no measured run has, and a framework that is not named, take the residuals of whole sources
+    that a fit did not see.
     """
     known = calibration()["regimes"]
     name = f"{family(run)} {'experts' if moe else 'dense'}"
-    seen = compute_capability is not None and compute_capability.split(".")[0] in GENERATIONS
+    seen = (compute_capability or "").split(".")[0] in _MEASURED and run.profile.name != "generic"
     return name if name in known and seen else "experts elsewhere" if moe else "elsewhere"
 
 

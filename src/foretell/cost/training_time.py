@@ -124,9 +124,12 @@ def price_run(
     costs = price(stage_works(arch, run) if works is None else works, run, pricer)
     transfer: Value = 0.0
     if par.pp > 1:
-        split = par.tp if par.sp or run.profile.megatron else 1.0  # Megatron scatters what it sends over its tensor group
-        size = basis["T/1"] * arch.hidden * run.style.residual / split
-        transfer = network.seconds("p2p", size, groups.pp)
+        whole = basis["T/1"] * arch.hidden * run.style.residual
+        # Megatron scatters what it sends over its tensor group, and so does DeepSpeed's engine (``pipe_partitioned``)
+        split = par.tp if par.sp or run.profile.megatron or run.profile.pipe_buffers else 1.0
+        transfer = network.seconds("p2p", whole / split, groups.pp)
+        if not par.sp and split is par.tp:
+            transfer = transfer + network.seconds("all_gather", whole, groups.tp)
     return Priced(costs, device, share, transfer, hardware.compute_capability, pricer, clock_loss(hardware))
 
 
