@@ -42,7 +42,8 @@ GIVEN = [text.strip() for line in OPTIONS.strip().splitlines() for text in line.
 SPEED_OPTIONS = """
 --nic-gbps 100 | --nics-per-node 2 | --congestion 2 | --algorithm ring | --algorithm tree | --algorithm nvls | --algorithm deepep
 --software-date 2024-01 | --cuda-graphs layer | --cuda-graphs full | --tp-overlap | --no-tp-overlap | --dispatcher alltoall
---efficiency 0.5 | --imbalance 1.5 | --jitter 2% | --loader-time 1us | --loader-time 10s | --tokens 1B | --measured-step 10s
+--expert-spread 0.5 | --efficiency 0.5 | --imbalance 1.5 | --jitter 2%
+--loader-time 1us | --loader-time 10s | --tokens 1B | --measured-step 10s
 --vpp 4 | --precision fp8 | --system dgx-h100
 """
 FASTER = [text.strip() for line in SPEED_OPTIONS.strip().splitlines() for text in line.split("|")]
@@ -128,7 +129,16 @@ def test_a_number_is_a_number(cli: Any, config: Config) -> None:
 def test_odd_text_in_what_decides_speed(cli: Any, config: Config, text: str) -> None:
     for option in (
         *("--system", "--nic-gbps", "--nics-per-node", "--congestion", "--algorithm", "--software-date", "--cuda-graphs"),
-        *("--dispatcher", "--efficiency", "--imbalance", "--jitter", "--loader-time", "--tokens", "--measured-step"),
+        *(
+            "--dispatcher",
+            "--efficiency",
+            "--imbalance",
+            "--expert-spread",
+            "--jitter",
+            "--loader-time",
+            "--tokens",
+            "--measured-step",
+        ),
     ):
         ran = cli("train", config(), "--gpu", "h100", "--json", option, text)
         assert (ran.code, ran.out) == (2, ""), option

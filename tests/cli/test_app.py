@@ -30,14 +30,14 @@ FIT_FLAGS = """
 --sp --tp --trainable-fraction --vpp --zero
 """
 TRAIN_FLAGS = """
---algorithm --attention --compile --congestion --cp --cuda-graphs --dispatcher --double-quant --dp --dropout --efficiency
---encoder-seq-len --ep --etp --expandable-segments --framework --global-batch --gpu --gpus --gpus-per-node --grad-accum
---headroom --hsdp-replicas --imbalance --jitter --json --loader-time --lora-dropout --lora-kind --lora-rank --lora-targets
---loss --max-sample-len --measured-step --micro-batch --modules-to-save --nic-gbps --nics-per-node --no-advice
---no-expandable-segments --no-packing --no-sp --no-tp-overlap --offload --operators --optimizer --optimizer-impl
---optimizer-in-backward --packing --pp --pp-layout --precision --quantization --quiet --recompute --recompute-layers
---recompute-modules --recompute-scope --schedule --seq-len --sharding --software-date --sp --system --tokens --tp
---tp-overlap --trainable-fraction --vpp --zero
+--algorithm --attention --compile --congestion --cp --cuda-graphs --dispatcher --double-quant --dp --dropout
+--efficiency --encoder-seq-len --ep --etp --expandable-segments --expert-spread --framework --global-batch --gpu --gpus
+--gpus-per-node --grad-accum --headroom --hsdp-replicas --imbalance --jitter --json --loader-time --lora-dropout
+--lora-kind --lora-rank --lora-targets --loss --max-sample-len --measured-step --micro-batch --modules-to-save
+--nic-gbps --nics-per-node --no-advice --no-expandable-segments --no-packing --no-sp --no-tp-overlap --offload
+--operators --optimizer --optimizer-impl --optimizer-in-backward --packing --pp --pp-layout --precision --quantization
+--quiet --recompute --recompute-layers --recompute-modules --recompute-scope --schedule --seq-len --sharding
+--software-date --sp --system --tokens --tp --tp-overlap --trainable-fraction --vpp --zero
 """
 """Frozen: it may grow; what is here does not go and does not change its meaning."""
 

@@ -101,6 +101,7 @@ def train_inputs(model: str, options: dict[str, Any], pace: Pace) -> dict[str, A
         "dispatcher": recipe.dispatcher,
         "efficiency": pace.efficiency,
         "imbalance": pace.imbalance,
+        "expert_spread": pace.expert_spread,
         "jitter": pace.jitter,
         "loader_time_s": pace.loader_s,
     }

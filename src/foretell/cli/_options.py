@@ -118,6 +118,11 @@ _SOFTWARE: Final = (
 )
 _RANKS: Final = (
     ("--imbalance", "X", "Tokens of the busiest expert rank over the mean.  [default: 1]"),
+    (
+        "--expert-spread",
+        "X",
+        "Variation of the experts' loads, from which the busiest rank's is expected.  [default: 0]",
+    ),
     ("--jitter", "SHARE", "Standard deviation of a rank's step, as 2% or 0.02.  [default: 0]"),
     ("--loader-time", "TIME", "Time to deliver the samples of one step.  [default: none]"),
 )

@@ -33,6 +33,7 @@ def pace_of(made: Request, options: dict[str, Any]) -> Pace:
         algorithm=one_of(options["algorithm"], "algorithm", (*ALGORITHMS, *SHAPES)),
         efficiency=_efficiency(options["efficiency"]),
         imbalance=_ratio(options["imbalance"], "imbalance"),
+        expert_spread=real(options["expert_spread"], "expert_spread", minimum=0.0, maximum=100.0) or 0.0,
         jitter=share(options["jitter"], "jitter") or 0.0,
         loader_s=duration(options["loader_time"], "loader_time") or 0.0,
         congestion=_ratio(options["congestion"], "congestion"),

@@ -16,6 +16,7 @@ from foretell.core._notes import speed_notes
 from foretell.core._validate import checked_run
 from foretell.core.solver._result import Result
 from foretell.cost.collectives import ALGORITHMS, SHAPES
+from foretell.cost.routing import busiest_rank
 from foretell.cost.software import interval_of, regime_of
 from foretell.cost.step_time import Spent, StepTime
 from foretell.cost.topology import Topology, congested, topology_of
@@ -140,6 +141,7 @@ def speed(
     algorithm: str | None = None,
     efficiency: float | str = CALIBRATED,
     imbalance: float = 1.0,
+    expert_spread: float = 0.0,
     jitter: float = 0.0,
     loader_s: float = 0.0,
     congestion: float = 1.0,
@@ -155,6 +157,7 @@ def speed(
 
     `efficiency`: "calibrated" prices every kernel by its shape; a share of the peak (above 0, at most 1) replaces all kernels
     by their FLOP over that share, as the reference formula does.  `imbalance`: tokens of the busiest expert rank over the mean.
+    `expert_spread`: coefficient of variation of the experts' loads, from which the busiest rank's is expected; the larger counts.
     `jitter`: relative standard deviation of a rank's step; the job waits for the slowest of its ranks.  `loader_s`: seconds in
     which the input pipeline delivers one step's batch: what is longer than the step is waited for.  `congestion` divides the
     network's bandwidth.  `overlap`: the largest share of gradients and parameters on their way that compute may hide, 0 to wait
@@ -179,6 +182,8 @@ def speed(
     if algorithm is not None:
         choice(algorithm, "algorithm", (*ALGORITHMS, *SHAPES))
     hot = number(imbalance, "routing_imbalance_factor", minimum=1.0)
+    uneven = number(expert_spread, "expert_spread", minimum=0.0, maximum=100.0)
+    hot = max(hot, busiest_rank(uneven, arch.experts, run.par.ep))
     priced = price_run(arch, run, device, network, algorithm=algorithm, imbalance=hot)
     if efficiency != CALIBRATED:
         priced = flat(priced, checked_share(efficiency))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from foretell.arch.architecture import Architecture
 from foretell.arch.operators import Experts
@@ -15,6 +17,7 @@ __all__ = [
     "ExpertLayers",
     "busiest_experts",
     "busiest_parameters",
+    "busiest_rank",
     "exchanged_bytes",
     "exchanged_seconds",
     "expert_layers",
@@ -33,6 +36,22 @@ def visited(experts: Value, choices: Value, tokens: Value) -> Value:
     (2.0, 5.469)
     """
     return experts * (1.0 - power(1.0 - minimum(choices / experts, 1.0), tokens))
+
+
+def busiest_rank(spread: float, experts: int, ranks: int) -> float:
+    """Return the expected load of the busiest of so many ranks over the mean, where the load of one expert has a coefficient of
+    variation of ``spread``.
+
+    A rank holds ``experts / ranks`` of them, whose loads add up, so its own varies by ``spread`` over the root of that; the
+    largest of ``ranks`` normal loads lies at Blom's score (Blom 1958; Harter 1961), and no rank gets more than everything.
+
+    >>> round(busiest_rank(0.5, 64, 8), 3), busiest_rank(0.5, 64, 1), busiest_rank(9.0, 8, 8)
+    (1.252, 1.0, 8.0)
+    """
+    if ranks < 2 or not spread or not experts:
+        return 1.0
+    own = spread / math.sqrt(max(1.0, experts / ranks))
+    return min(1.0 + own * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)), float(ranks))
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,8 @@ def step_roofs(priced: Priced, run: Run, time: StepTime, share: float | None) ->
 def flat(priced: Priced, share: Value) -> Priced:
     """Replace every pass by its FLOP over a share of the peak, or its bytes over the bandwidth where they take longer.
 
-    Each launch adds the least that a kernel takes.  FLOP are the convention's: the scores that attention's backward pass computes again are left out.
+    Each launch adds the least that a kernel takes.  FLOP are the convention's: the scores that attention's backward pass
+    computes again are left out.
     """
     rate, bandwidth = priced.device.low_peak * share, priced.device.bandwidth
 

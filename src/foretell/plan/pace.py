@@ -22,6 +22,8 @@ class Pace:
     efficiency: float | str = CALIBRATED
     imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean."""
+    expert_spread: float = 0.0
+    """Coefficient of variation of the experts' loads."""
     jitter: float = 0.0
     """Relative standard deviation of a rank's step."""
     loader_s: float = 0.0
@@ -46,6 +48,7 @@ class Pace:
             algorithm=self.algorithm,
             efficiency=self.efficiency,
             imbalance=self.imbalance,
+            expert_spread=self.expert_spread,
             jitter=self.jitter,
             loader_s=self.loader_s,
             congestion=self.congestion,
