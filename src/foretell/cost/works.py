@@ -7,89 +7,18 @@ a run's sizes: shapes are linear forms, like the bytes of the memory fold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
-from foretell.arch.operators import Attention, Conv, Experts, Head, Linear, Operator, Router, Scan
+from foretell.arch.operators import Linear
 from foretell.cost.graph import Node, Tensor
 from foretell.cost.linear import Lin
-from foretell.cost.rules_scores import eager
 from foretell.cost.saved import Emitter, Span
+from foretell.cost.works_exchanges import exchanges
+from foretell.cost.works_kernels import kernel
+from foretell.cost.works_kinds import Core, Exchange, Product, Stream
 
 __all__ = ["BlockWorks", "Core", "Exchange", "Product", "Stream", "block_works"]
-
-Place = str
-"""A monomial of :mod:`foretell.cost.linear`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A matrix product ``rows x k`` by ``k x n``, and its two gradients where they are wanted."""
-
-    name: str
-    rows: tuple[Place, float]
-    """Rows as (monomial, coefficient)."""
-    n: float
-    k: float
-    n_shard: str = "1"
-    """What divides ``n`` (``tp``, ``etp``), and ``k``."""
-    k_shard: str = "1"
-    batch: tuple[Place, float] = ("1/1", 1.0)
-    spread: bool = False
-    """Rows are divided over the batch (routed tokens over the experts of a rank)."""
-    trains: bool = True
-    input_grad: bool = True
-    low: bool = False
-    """It may run in a low-precision format."""
-    grouped: bool = False
-    inner: tuple[Place, float] | None = None
-    """``n`` as a form, where it grows with the sequence (scores)."""
-    deep: tuple[Place, float] | None = None
-    """``k`` as a form (scores times values)."""
-    weighted: bool = True
-    """One operand is a weight, whose gradient is written in the gradient's format."""
-    unit: float = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Core:
-    """Fused attention."""
-
-    name: str
-    op: Attention
-    rows: tuple[Place, float]
-    keys: str
-    """Rows of the keys: ``T`` (as the queries), ``E`` or ``B``."""
-    per: float
-    unit: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A node that moves bytes."""
-
-    name: str
-    forward: dict[str, float]
-    backward: dict[str, float]
-    launches: float = 1.0
-    launches_backward: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Bytes that ranks exchange: which group, how, and in which pass.
-
-    ``whole``: bytes of the whole tensor of the group (what an all-gather makes, what a reduce-scatter takes), or, all to
-    all, what one rank sends.
-    """
-
-    name: str
-    group: Literal["tp", "ep", "cp"]
-    kind: Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "ring"]
-    whole: dict[str, float]
-    choices: float = 1.0
-    """Ranks that a routed token may be sent to."""
 
 
 @dataclass(slots=True)
@@ -118,9 +47,7 @@ def block_works(e: Emitter, *, low: frozenset[str] = frozenset(), fused_columns:
     if fused_columns:
         _fuse(out)
     _sums(e, out, fused_columns)
-    _tensor_parallel(e, out)
-    _routed(e, out)
-    _ring(e, out)
+    out.forward, out.backward = exchanges(e)
     return out
 
 
@@ -170,178 +97,8 @@ def _span(e: Emitter, span: Span, low: frozenset[str]) -> Iterator[tuple[str, Pr
     for node in nodes:
         if node.name.endswith(".a2a"):  # an exchange, which is no kernel
             continue
-        work = _kernel(e, op, span, node, low)
+        work = kernel(e, op, span, node, low)
         yield node.name, work if work is not None else stream(node)
-
-
-def _kernel(e: Emitter, op: Operator, span: Span, node: Node, low: frozenset[str]) -> Product | Core | None:
-    """The kernel that a node is, if it is more than traffic."""
-    maker: Callable[..., Product | Core | None] | None = _KERNELS.get(type(op))
-    return None if maker is None else maker(e, op, span, node, low)
-
-
-def _rows(span: Span, shard: str = "1") -> tuple[str, float]:
-    return f"{span.rows[0]}/{shard}", span.rows[1]
-
-
-def _trains(e: Emitter, op: Operator) -> bool:
-    return bool(e.weights.trains(op))
-
-
-def _wants(node: Node) -> bool:
-    return any(t.grad for t in node.ins)
-
-
-def _linear(e: Emitter, op: Linear, span: Span, node: Node, low: frozenset[str]) -> Product | None:
-    shard = {"col": ("tp", "1"), "row": ("1", "tp"), "": ("1", "1")}[op.split]
-    if node.name == op.name:
-        # a matrix that stays whole works on this rank's part of the sequence
-        rows = _rows(span, "1" if op.split else "sp")
-        return Product(
-            op.name,
-            rows,
-            float(op.d_out),
-            float(op.d_in),
-            *shard,
-            trains=_trains(e, op),
-            input_grad=_wants(node),
-            low="linear" in low,
-            unit=e.style.compute,
-        )
-    return _low_rank(e, op, span, node, float(op.d_in), shard)
-
-
-def _low_rank(e: Emitter, op: Linear | Head, span: Span, node: Node, d_in: float, shard: tuple[str, str]) -> Product | None:
-    adapter = e.weights.adapter(op)
-    if adapter is None:
-        return None
-    if node.name == f"{op.name}.lora_A":
-        return Product(
-            node.name, _rows(span), adapter.rank, d_in, "1", shard[1], trains=not adapter.frozen, input_grad=_wants(node)
-        )
-    if node.name == f"{op.name}.lora_B":
-        return Product(node.name, _rows(span), adapter.outputs, adapter.rank, shard[0], "1", input_grad=True)
-    return None
-
-
-def _head(e: Emitter, op: Head, span: Span, node: Node, low: frozenset[str]) -> Product | None:
-    trains = (op.tied and e.weights.recipe.adapter is None) or (_trains(e, op) and not op.tied)
-    if node.name in (op.name, "fused_linear_cross_entropy", "chunked_cross_entropy"):
-        return Product(
-            op.name,
-            _rows(span),
-            float(op.rows),
-            float(op.dim),
-            "tp",
-            "1",
-            trains=trains,
-            input_grad=_wants(node),
-            low="head" in low,
-            unit=e.style.compute,
-        )
-    return _low_rank(e, op, span, node, float(op.dim), ("tp", "1"))
-
-
-def _experts(e: Emitter, op: Experts, span: Span, node: Node, low: frozenset[str]) -> Product | None:
-    first = float(op.ffn * (2 if op.gated else 1))
-    kind = {f"{op.name}.up": (first, float(op.dim), "etp", "1"), f"{op.name}.down": (float(op.dim), float(op.ffn), "1", "etp")}
-    if node.name not in kind:
-        return None
-    n, k, n_shard, k_shard = kind[node.name]
-    routed = op.experts if op.dense else op.top_k
-    return Product(
-        node.name,
-        (f"{span.rows[0]}/r", span.rows[1] * routed),
-        n,
-        k,
-        n_shard,
-        k_shard,
-        batch=("1/e", float(op.experts)),
-        spread=True,
-        trains=_trains(e, op),
-        input_grad=_wants(node),
-        low="expert" in low,
-        grouped=True,
-        unit=e.style.compute,
-    )
-
-
-def _router(e: Emitter, op: Router, span: Span, node: Node, _: frozenset[str]) -> Product | None:
-    if node.name != op.name:
-        return None
-    return Product(
-        op.name,
-        _rows(span, "sp"),
-        float(op.experts),
-        float(op.dim),
-        trains=_trains(e, op),
-        input_grad=_wants(node),
-        unit=e.style.compute,
-    )
-
-
-def _conv(e: Emitter, op: Conv, span: Span, node: Node, _: frozenset[str]) -> Product | None:
-    if node.name != op.name:
-        return None
-    window = 1.0
-    for width in op.kernel:
-        window *= width
-    if op.groups > 1 and op.groups == op.c_in:
-        return None  # depthwise: bound by its traffic
-    out = next(iter(node.outs[0].size.by_monomial()), f"{span.rows[0]}/1")
-    rows = node.outs[0].size.by_monomial().get(out, 0.0) / (op.c_out * node.outs[0].unit)
-    return Product(
-        op.name,
-        (out.split("/")[0] + "/1", rows),
-        float(op.c_out // op.groups),
-        op.c_in / op.groups * window,
-        batch=("1/1", float(op.groups)),
-        trains=_trains(e, op),
-        input_grad=_wants(node),
-        unit=e.style.compute,
-    )
-
-
-def _attention(e: Emitter, op: Attention, span: Span, node: Node, _: frozenset[str]) -> Product | Core | None:
-    place = e.places.get(span.ins[1], e.home) if len(span.ins) > 1 else e.home
-    written = any(n.name == f"{op.name}.scores" for n in e.tape.nodes[span.start : span.end])
-    if not (written or eager(e.style, op)):
-        return Core(op.name, op, _rows(span, "tp"), place[0], place[1], e.style.compute) if node.name == op.name else None
-    long = (f"{ {'T': 'S', 'E': 'F', 'B': '1'}[place[0]] }/1", place[1])
-    batch = ("B/tp", float(op.heads))
-    rows = ({"T": "S/cp", "E": "F/1", "B": "1/1"}[span.rows[0]], span.rows[1])
-    if node.name == f"{op.name}.scores":
-        return Product(node.name, rows, 0.0, float(op.head_dim), batch=batch, inner=long, weighted=False, unit=node.outs[0].unit)
-    if node.name == op.name:
-        return Product(node.name, rows, float(op.v_dim), 0.0, batch=batch, deep=long, weighted=False, unit=node.outs[0].unit)
-    return None
-
-
-def _scan(e: Emitter, op: Scan, span: Span, node: Node, _: frozenset[str]) -> Product | None:
-    """A chunked scan is products of chunks of the sequence with the state (Mamba-2, arXiv 2405.21060, section 6)."""
-    if op.kind in ("mamba1", "rglru") or node.name != op.name:
-        return None
-    return Product(
-        op.name,
-        _rows(span, "1"),
-        float(op.d_inner),
-        2.0 * max(1.0, op.state / max(1, op.d_inner)),
-        "tp",
-        "1",
-        weighted=False,
-        unit=e.style.compute,
-    )
-
-
-_KERNELS: dict[type[Operator], Callable[..., Product | Core | None]] = {
-    Linear: _linear,
-    Head: _head,
-    Experts: _experts,
-    Router: _router,
-    Conv: _conv,
-    Attention: _attention,
-    Scan: _scan,
-}
 
 
 def _fuse(out: BlockWorks) -> None:
@@ -376,56 +133,3 @@ def _sums(e: Emitter, out: BlockWorks, fused: bool) -> None:
             back = {m: 3.0 * v * (len(names) - 1) for m, v in sizes[tensor].items()}
             out.kernels.append(Stream("gradient_sum", {}, back, 0.0, float(len(names) - 1)))
             out.nodes.append("gradient_sum")
-
-
-def _tensor_parallel(e: Emitter, out: BlockWorks) -> None:
-    """Exchanges of tensor parallelism (arXiv 1909.08053), or with sequence parallelism (arXiv 2205.05198)."""
-    st, seen = e.style, set()
-    for span in e.spans:
-        op = span.op
-        split = "col" if isinstance(op, Head) else op.split if isinstance(op, Linear) else ""
-        if not split:
-            continue
-        width = {Head: "dim", Linear: "d_in"}.get(type(op), "") if split == "col" else "d_out"
-        size = {f"{span.rows[0]}/1": span.rows[1] * float(getattr(op, width)) * st.compute}
-        if split == "col":
-            source = span.ins[0] if span.ins else None
-            if source in seen:
-                continue
-            seen.add(source)
-            grads = source is None or source.grad
-            if st.sequence_parallel:
-                out.forward.append(Exchange(op.name, "tp", "all_gather", size))
-                if grads:
-                    out.backward.append(Exchange(op.name, "tp", "reduce_scatter", size))
-                if _trains(e, op):
-                    out.backward.append(Exchange(f"{op.name}.again", "tp", "all_gather", size))
-            elif grads:
-                out.backward.append(Exchange(op.name, "tp", "all_reduce", size))
-        elif st.sequence_parallel:
-            out.forward.append(Exchange(op.name, "tp", "reduce_scatter", size))
-            out.backward.append(Exchange(op.name, "tp", "all_gather", size))
-        else:
-            out.forward.append(Exchange(op.name, "tp", "all_reduce", size))
-
-
-def _routed(e: Emitter, out: BlockWorks) -> None:
-    """Dispatch and combine of routed tokens: each once forward and once backward, in every layer with experts."""
-    for span in e.spans:
-        op = span.op
-        if isinstance(op, Experts):
-            size = {f"{span.rows[0]}/r": span.rows[1] * op.top_k * op.dim * e.style.compute}
-            for part in ("dispatch", "combine"):
-                exchange = Exchange(f"{op.name}.{part}", "ep", "all_to_all", size, float(op.top_k))
-                out.forward.append(exchange)
-                out.backward.append(exchange)
-
-
-def _ring(e: Emitter, out: BlockWorks) -> None:
-    """Keys and values that context parallelism passes round (Ring Attention, arXiv 2310.01889), backward their gradients too."""
-    for span in e.spans:
-        op = span.op
-        if isinstance(op, Attention) and op.memory == "self" and span.rows[0] == "T":
-            size = {"T/tp": float(op.kv_heads * (op.head_dim + op.v_dim)) * e.style.compute}
-            out.forward.append(Exchange(op.name, "cp", "ring", size))
-            out.backward.append(Exchange(op.name, "cp", "ring", {key: 2.0 * v for key, v in size.items()}))
