@@ -120,3 +120,14 @@ def anything(events: int, *, seed: int = 1, streams: int = 3) -> Recording:
             live.append(w.new(int(10 ** chance.uniform(1, 8.3)), "aten::mm", *place, "activation"))
             w.storages[-1].stream = chance.randrange(streams)
     return Recording(w.storages, w.order, w.phases)
+
+
+def waiting(events: int, *, seed: int = 1, share: float = 0.3) -> Recording:
+    """Return :func:`anything`, of which a share of the storages was given up some time before another stream was done with it."""
+    made = anything(events, seed=seed)
+    chance = random.Random(seed)  # noqa: S311  # times, no secrets
+    begins = {entry: at for at, entry in enumerate(made.order) if entry >= 0}
+    for at, entry in enumerate(made.order):
+        if entry < 0 and chance.random() < share:
+            made.asked[~entry] = chance.randint(begins[~entry] + 1, at)
+    return made

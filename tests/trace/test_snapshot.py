@@ -19,7 +19,7 @@ from foretell.trace.measured import read_measured
 from foretell.trace.model_check import check_model
 from foretell.trace.replay import Replay, replay
 from foretell.trace.snapshot import snapshot, write_snapshot
-from small_trace import anything, transformer
+from small_trace import anything, transformer, waiting
 
 MIB = 1 << 20
 SETTINGS = {
@@ -28,7 +28,7 @@ SETTINGS = {
     "max_split": AllocatorSettings(max_split_size_mb=64),
     "roundup": AllocatorSettings(roundup_power2_divisions=4),
 }
-RECORDINGS = {"transformer": transformer(4, 2, hidden=3 * MIB), "anything": anything(1500)}
+RECORDINGS = {"transformer": transformer(4, 2, hidden=3 * MIB), "anything": anything(1500), "waiting": waiting(1500)}
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,8 @@ def job(dtype=None, frozen=False):
     if frozen:
         model[1].requires_grad_(False)
     batch = lambda: torch.randn({BATCH}, 3, {SIDE}, {SIDE})
-    return Job(model, batch, loss=lambda m, b: m(b).float().sum(), optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1), autocast=dtype)
+    sgd = lambda ps: torch.optim.SGD(ps, lr=0.1)
+    return Job(model, batch, loss=lambda m, b: m(b).float().sum(), optimizer=sgd, autocast=dtype)
 
 def half():
     return job("float16")

@@ -12,9 +12,11 @@ segments stand in :mod:`foretell.cost.allocator_segments`, the settings in :mod:
 * with a limit on splitting, blocks above it serve only requests above it that are less than 20 MiB smaller;
 * a freed block merges with free neighbours of its segment; segments are given back only when the device is full, and the
   request is tried once more (or by garbage collection);
-* every stream has pools of its own.
+* every stream has pools of its own;
+* a block that another stream still uses when its owner gives it up (``record_stream``) is no longer allocated, but stays
+  active: nobody gets it until that stream is done, or until the device is full and is waited for.
 
-Not modelled: blocks that wait for another stream (``record_stream``), private pools of CUDA graphs.
+Not modelled: private pools of CUDA graphs.
 
 The driver places successive segments at falling addresses (seen on Tesla T4 archives; it decides ties).
 """
@@ -111,6 +113,10 @@ class CachingAllocator(Reserve):
         self.allocated = 0
         self.peak = 0
         """Highest allocated bytes so far."""
+        self.waiting: dict[int, Chunk] = {}
+        """Key -> a chunk that its owner gave up and another stream still uses."""
+        self.settled: list[int] = []
+        """Keys of those that became free because the device was full, in order."""
 
     def malloc(self, nbytes: float, stream: int = 0) -> Chunk:
         """Allocate; the chunk is the handle to free it with.
@@ -179,6 +185,18 @@ class CachingAllocator(Reserve):
             chunk.born = self.searches
         insort(chunks, (chunk.size, chunk.address, chunk))
 
+    def defer(self, key: int, chunk: Chunk) -> None:
+        """Take note that the owner of a chunk gave it up while another stream still uses it; ``key`` stands for it."""
+        self.waiting[key] = chunk
+        self.allocated -= chunk.size
+
+    def settle(self, key: int) -> None:
+        """The other stream is done: a deferred chunk becomes free, unless it did so before."""
+        chunk = self.waiting.pop(key, None)
+        if chunk is not None:
+            self.allocated += chunk.size
+            self.free(chunk)
+
     def fork(self, capacity: float) -> tuple[CachingAllocator, dict[Chunk, Chunk]]:
         """Return a copy of all this on a device of another capacity, without the listener; and the copy of each piece."""
         other = CachingAllocator(self.settings, descending=self.step < 0, capacity=capacity, total=self.total)
@@ -203,6 +221,8 @@ class CachingAllocator(Reserve):
         for key, pool in self.pools.items():
             other.pools[key].chunks = [(size, address, copies[chunk]) for size, address, chunk in pool.chunks]
             other.pools[key].holes = [(address, cast("Hole", copies[hole])) for address, hole in pool.holes]
+        other.waiting = {key: copies[chunk] for key, chunk in self.waiting.items()}
+        other.settled = list(self.settled)
         for name in ("next_address", "searches", "reserved", "top", "refused", "allocated", "peak", "retries"):
             setattr(other, name, getattr(self, name))
         return other, copies
@@ -229,6 +249,9 @@ class CachingAllocator(Reserve):
         if chunk is None and self.release_oversize(pool, size):
             chunk = self.obtain(pool, size)
         if chunk is None:
+            self.settled += self.waiting
+            for key in list(self.waiting):  # the other streams are waited for
+                self.settle(key)
             self.release()
             self.retries += 1
             chunk = self.obtain(pool, size)

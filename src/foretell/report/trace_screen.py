@@ -66,9 +66,11 @@ def _levels(result: Mapping[str, Any], console: Console) -> None:
     few, many = result["allocated_interval_bytes"]
     heading(console, "levels")
     unused = f"{gib(result['fragmentation_bytes'])} unused at the peak, largest free block {gib(result['largest_free_bytes'])}"
+    waits = result["active_bytes"] > result["allocated_bytes"]
     rows = (
         ("asked for", result["requested_bytes"], ""),
         ("allocated", result["allocated_bytes"], f"90 % of measured runs: {gib(few)} to {gib(many)}"),
+        *((("active", result["active_bytes"], "with what was freed while another stream used it"),) if waits else ()),
         ("reserved", result["reserved_bytes"], unused),
         ("process", result["total_bytes"], f"90 % of measured runs: {gib(low)} to {gib(high)}"),
     )

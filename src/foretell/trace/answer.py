@@ -84,6 +84,7 @@ def answer(
         "headroom_bytes": round(headroom * available),
         "allocated_bytes": allocated,
         "allocated_interval_bytes": [round(x) for x in interval(allocated, spread(_compiled("allocated", recording)))],
+        "active_bytes": played.peak_active.bytes,
         "requested_bytes": int(played.requested.max(initial=0)),
         "reserved_bytes": reserved,
         "outside_bytes": round(outside),

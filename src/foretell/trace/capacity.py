@@ -67,6 +67,7 @@ class _Search:
         self.order = recording.order
         self.sizes = [storage.bytes for storage in recording.storages]
         self.streams = [storage.stream for storage in recording.storages]
+        self.asks, self.asked = recording.asks(), recording.asked
         self.settings, self.total = settings, total
         self.rises: list[tuple[int, int]] = []
         """Events of a run on a device without end that need more memory, and how much is reserved then."""
@@ -79,11 +80,12 @@ class _Search:
         """Bytes without which no allocator could do it: the most that live storages need together, rounded."""
         rounded = [round_size(size, self.settings.divisions) if size else 0 for size in self.sizes]
         level = most = 0
-        for entry in self.order:
+        for at, entry in enumerate(self.order):
+            level -= sum(rounded[index] for index in self.asks.get(at, ()))  # what waits is waited for when the device is full
             if entry >= 0:
                 level += rounded[entry]
                 most = max(most, level)
-            else:
+            elif ~entry not in self.asked:
                 level -= rounded[~entry]
         return most
 
@@ -94,7 +96,7 @@ class _Search:
         memory, copies = self.common.fork(capacity)
         held = [None if chunk is None else copies.get(chunk) for chunk in self.held]
         try:
-            self._play(memory, held, self.order[self.done :])
+            self._play(memory, held, range(self.done, len(self.order)))
         except DeviceFullError:
             return _Trial(False, capacity, memory.refused)
         return _Trial(True, memory.top, memory.refused)
@@ -103,7 +105,7 @@ class _Search:
         """Only capacities from ``low`` up are in question: play what is the same with all of them."""
         first = next((event for event, reserved in self.rises if reserved > low), len(self.order))
         if first > self.done:
-            self._play(self.common, self.held, self.order[self.done : first])
+            self._play(self.common, self.held, range(self.done, first))
             self.done = first
 
     def _endless(self) -> _Trial:
@@ -112,9 +114,9 @@ class _Search:
 
         def counted() -> Iterator[int]:
             nonlocal event
-            for entry in self.order:
+            while event + 1 < len(self.order):
                 event += 1
-                yield entry
+                yield event
 
         def listen(_action: Action, _segment: Segment, _address: int, _size: int) -> None:
             self.rises.append((event, memory.reserved))
@@ -126,11 +128,19 @@ class _Search:
             return _Trial(False, 0, math.inf)
         return _Trial(True, memory.top, math.inf)
 
-    def _play(self, memory: CachingAllocator, held: list[Any], entries: Iterable[int]) -> None:
+    def _play(self, memory: CachingAllocator, held: list[Any], events: Iterable[int]) -> None:
         malloc, free, sizes, streams = memory.malloc, memory.free, self.sizes, self.streams
-        for entry in entries:
+        order, asks, asked = self.order, self.asks, self.asked
+        for event in events:
+            if event in asks:
+                for index in asks[event]:
+                    if sizes[index]:
+                        memory.defer(index, held[index])
+            entry = order[event]
             if entry < 0:
-                if sizes[~entry]:
+                if ~entry in asked:
+                    memory.settle(~entry)
+                elif sizes[~entry]:
                     free(held[~entry])
             elif sizes[entry]:
                 held[entry] = malloc(sizes[entry], streams[entry])

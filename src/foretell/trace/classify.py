@@ -23,6 +23,11 @@ def classify(recording: Recording) -> None:
     for at, entry in enumerate(recording.order):
         if entry < 0:
             freed[~entry] = of_event[at]
+    for index, at in recording.asked.items():  # given up before it was free
+        if at < len(of_event):
+            freed[index] = of_event[at]
+        else:
+            freed.pop(index, None)
     for index, storage in enumerate(recording.storages):
         backward = following[storage.phase]
         if storage.category != "temporary" or backward is None:

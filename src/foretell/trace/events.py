@@ -72,6 +72,9 @@ class Recording(msgspec.Struct):
     about: dict[str, Any] = {}
     """What was traced and how: torch version, device, shim, policies that were used, repetition, notes."""
     schema: str = SCHEMA
+    asked: dict[int, int] = {}
+    """Storage -> events of :attr:`order` that came before its owner gave it up.  Only of storages that another stream still
+    used then (``record_stream``): what ``order`` frees them at is when that stream was done."""
 
     def events(self) -> Iterator[tuple[bool, int, Storage]]:
         """Yield (is it an allocation, its storage's index, the storage) in order."""
@@ -79,6 +82,13 @@ class Recording(msgspec.Struct):
         for entry in self.order:
             index = entry if entry >= 0 else ~entry
             yield entry >= 0, index, storages[index]
+
+    def asks(self) -> dict[int, list[int]]:
+        """Return :attr:`asked` by event: the storages that are given up before it."""
+        out: dict[int, list[int]] = {}
+        for index, at in self.asked.items():
+            out.setdefault(at, []).append(index)
+        return out
 
     def phase_of(self) -> list[int]:
         """Return the index of the phase that each event of ``order`` belongs to."""
@@ -126,6 +136,7 @@ def _check(made: Recording, where: str) -> None:
     starts = [p.start for p in made.phases]
     if not starts or starts[0] != 0 or starts != sorted(starts) or starts[-1] > len(made.order):
         raise ConfigError("must begin at 0 and rise to the number of events at most", field="phases", where=where)
+    _check_asked(made, where)
     if sum(storage.bytes for storage in made.storages) > _MOST:
         raise ConfigError("has more bytes than any run allocates", field="storages", where=where)
     for key in ("world", "steps"):
@@ -134,3 +145,16 @@ def _check(made: Recording, where: str) -> None:
     for storage in made.storages:
         if not (0 <= storage.phase < len(made.phases)) or storage.bytes < 0:
             raise ConfigError("has a storage without a phase or with negative bytes", field="storages", where=where)
+
+
+def _check_asked(made: Recording, where: str) -> None:
+    """Refuse storages that are given up before they are there, or after they are free."""
+    begins, ends = dict.fromkeys(made.asked, -1), dict.fromkeys(made.asked, len(made.order))
+    for at, entry in enumerate(made.order):
+        if entry >= 0 and entry in begins:
+            begins[entry] = at
+        elif ~entry in ends:
+            ends[~entry] = at
+    for index, at in made.asked.items():
+        if not 0 <= begins[index] < at <= ends[index]:
+            raise ConfigError("is not the time of a storage", field=f"asked[{index}]", value=at, where=where)

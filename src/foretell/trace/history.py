@@ -112,6 +112,8 @@ class History:
         self.stacks = Stacks()
         self.storages: list[Storage] = []
         self.order: list[int] = []
+        self.asked: dict[int, int] = {}
+        """Storage -> length of ``order`` when it died, where its block was free later."""
         self.places: list[int] = []
         """Address of each entry of ``order``."""
         self.levels: list[tuple[int, int, int]] = []
@@ -207,10 +209,13 @@ class History:
             self._resize(event)
         if action == self.dies and event.addr in self.live:
             self._die(self.live[event.addr])
+            self.asked[self.live[event.addr].storage] = len(self.order)
         if action == self.frees and event.addr in self.live:
             gone = self.live.pop(event.addr)
             del self.addresses[bisect_left(self.addresses, event.addr)]
             self._die(gone)
+            if self.asked.get(gone.storage) == len(self.order):
+                del self.asked[gone.storage]
             self._note(~gone.storage, event.addr)
 
     def _resize(self, event: Event) -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from foretell.trace.events import CATEGORIES, Category, Phase, Recording
 
-__all__ = ["Indices", "Owner", "category_levels", "live_at", "owners", "phase_at", "stretches", "thin"]
+__all__ = ["Indices", "Owner", "category_levels", "live_at", "move", "owners", "phase_at", "stretches", "thin",
+           "waits"]  # fmt: skip
 
 Indices = NDArray[np.int64]
 
@@ -43,16 +44,40 @@ def _entries(recording: Recording) -> tuple[Indices, Indices]:
 def category_levels(recording: Recording, sizes: Indices, at: Indices) -> Indices:
     """Return the bytes of each of :data:`CATEGORIES` (rows) after each event of ``at`` (columns).
 
-    ``sizes``: bytes of each storage's block.
+    ``sizes``: bytes of each storage's block.  A storage counts until its owner gives it up.
     """
     storages, signs = _entries(recording)
     number = {name: i for i, name in enumerate(CATEGORIES)}
-    category = np.array([number[s.category] for s in recording.storages], dtype=np.int64)[storages]
+    known = np.array([number[s.category] for s in recording.storages], dtype=np.int64)
+    category = known[storages]
     change = signs * np.asarray(sizes, dtype=np.int64)[storages]
     out = np.zeros((len(CATEGORIES), len(at)), dtype=np.int64)
     for i in range(len(CATEGORIES)):
-        out[i] = np.cumsum(np.where(category == i, change, 0))[at]
+        part = np.where(category == i, change, 0)
+        for index, begin, end in waits(recording):
+            if known[index] == i:
+                move(part, begin, end, int(sizes[index]))
+        out[i] = np.cumsum(part)[at]
     return out
+
+
+def waits(recording: Recording) -> list[tuple[int, int, int]]:
+    """Return the storages that waited for another stream, with the events before which they were given up, and at which free.
+
+    Either can be the number of events: after the last one.
+    """
+    if not recording.asked:
+        return []
+    ends = {~entry: at for at, entry in enumerate(recording.order) if entry < 0}
+    return [(index, begin, ends.get(index, len(recording.order))) for index, begin in recording.asked.items()]
+
+
+def move(change: Indices, begin: int, end: int, size: int) -> None:
+    """Let bytes go at one event that went at a later one."""
+    if begin < len(change):
+        change[begin] -= size
+    if end < len(change):
+        change[end] += size
 
 
 def thin(curves: Sequence[Indices], most: int) -> Indices:
@@ -78,9 +103,10 @@ def thin(curves: Sequence[Indices], most: int) -> Indices:
 
 
 def live_at(recording: Recording, at: int) -> Indices:
-    """Return the storages that live after event ``at``."""
+    """Return the storages that live after event ``at``: what waits for another stream does so no more."""
     storages, signs = _entries(recording)
     held = np.bincount(storages[: at + 1], weights=signs[: at + 1], minlength=len(recording.storages))
+    held[[index for index, begin in recording.asked.items() if begin <= at]] = 0
     return np.flatnonzero(held > 0)
 
 

@@ -210,7 +210,7 @@ def _measured(device: int, segments: list[Segment], history: History, unread: li
         start=Totals(*found, history.start_reserved),
         peak=peak if history.counts["alloc"] else end,
         peak_at=int(allocated.argmax()) if len(allocated) else None,
-        recording=Recording(history.storages, history.order, phases, about),
+        recording=Recording(history.storages, history.order, phases, about, asked=history.asked),
         before=before,
         allocated=allocated,
         requested=requested,

@@ -1,14 +1,14 @@
 """Replay of a recording through the model of PyTorch's caching allocator: levels, peaks, segments, or the end of memory.
 
-All levels are those after an event.  A recording frees a storage for all streams at once: no block waits for another
-stream, and what PyTorch calls active bytes are the allocated bytes here.
+All levels are those after an event.  A storage that its owner gave up while another stream used it is no longer allocated;
+its block stays active (PyTorch's word) until the recording says that the stream is done, or the device is full.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from foretell.cost.allocator import Action, AllocatorSettings, CachingAllocator,
 from foretell.errors import InputError
 from foretell.trace.capacity import required_capacity
 from foretell.trace.events import Phase, Recording
+from foretell.trace.levels import move, waits
 from foretell.trace.oom import Oom
 from foretell.trace.segments import BlockState, SegmentEvent, SegmentState, segments_of
 
@@ -69,6 +70,8 @@ class Replay:
     capacity: int | None
     allocated: Levels
     """In blocks in use, after each event: sizes rounded, and what was not worth splitting off."""
+    active: Levels
+    """The same, with the blocks that wait for another stream."""
     reserved: Levels
     """In segments, after each event."""
     requested: Levels
@@ -79,7 +82,12 @@ class Replay:
     """Of each storage's block (the last that it had); -1: it had none."""
     block: Levels
     """Size of each storage's block (the last that it had)."""
+    changes: Levels
+    """Size of the block that each event takes, or (below 0) of the one that it gives back."""
+    early: dict[int, int]
+    """Storage -> event: it waited for another stream, and the device was full before the recording says that it is free."""
     peak_allocated: Peak
+    peak_active: Peak
     peak_reserved: Peak
     phases: tuple[PhasePeaks, ...]
     """Of every phase that began."""
@@ -123,11 +131,13 @@ class Replay:
         known = last[last >= 0]
         known = known[(order[known] >= 0) & (self.addresses[known] >= 0)]
         known = known[np.argsort(self.addresses[known])]
-        changes = np.diff(self.allocated[:done], prepend=0)
-        storages = self.recording.storages
+        storages, asked, early = self.recording.storages, self.recording.asked, self.early
         return [
-            BlockState(a, size, storages[i].bytes, i)
-            for a, size, i in zip(self.addresses[known].tolist(), changes[known].tolist(), order[known].tolist(), strict=True)
+            BlockState(a, size, storages[i].bytes, i, asked.get(i, done) < done)
+            for a, size, i in zip(
+                self.addresses[known].tolist(), self.changes[known].tolist(), order[known].tolist(), strict=True
+            )
+            if early.get(i, done) >= done
         ]
 
 
@@ -155,8 +165,6 @@ def replay(
     if capacity is not None and capacity < 0:
         raise InputError("must not be negative", field="capacity", value=capacity)
     changes: list[SegmentEvent] = []
-    addresses: list[int] = []
-    blocks: list[int] = []
 
     def listen(action: Action, segment: Segment, address: int, size: int) -> None:
         changes.append(SegmentEvent(len(addresses), action, address, size, segment.stream, segment.small))
@@ -168,26 +176,40 @@ def replay(
         total=total,
         listener=listen,
     )
+    played = _Played([], [], {})
+    addresses = played.addresses
     oom = None
     try:
-        _play(recording, memory, addresses, blocks)
+        _play(recording, memory, played)
     except DeviceFullError as full:
         event = len(addresses)
         index = recording.order[event]
         oom = Oom(
             event, index, recording.storages[index], full.size, full.allocated, full.reserved, capacity, total, memory.allowed
         )
-    return _result(recording, settings, capacity, addresses, blocks, changes, memory.retries, oom)
+    return _result(recording, settings, capacity, played, changes, memory.retries, oom)
 
 
-def _play(recording: Recording, memory: CachingAllocator, addresses: list[int], blocks: list[int]) -> None:
-    """Allocate and free in order; note each event's address and by how much allocated bytes change."""
+class _Played(NamedTuple):
+    """What is noted of each event, and what became free before its time."""
+
+    addresses: list[int]
+    changes: list[int]
+    early: dict[int, int]
+
+
+def _play(recording: Recording, memory: CachingAllocator, played: _Played) -> None:
+    """Allocate and free in order; note each event's address and by how much blocks in use change."""
     sizes = [storage.bytes for storage in recording.storages]
     streams = [storage.stream for storage in recording.storages]
     held: list[Chunk | None] = [None] * len(sizes)
+    asks = recording.asks()
+    given_up: dict[int, tuple[int, int]] = {}
     malloc, free = memory.malloc, memory.free
-    place, grow = addresses.append, blocks.append
-    for entry in recording.order:
+    place, grow = played.addresses.append, played.changes.append
+    for at, entry in enumerate(recording.order):
+        if at in asks:
+            given_up.update(_defer(memory, held, asks[at]))
         if entry >= 0:
             if not sizes[entry]:  # PyTorch answers with a null pointer
                 place(-1)
@@ -197,6 +219,14 @@ def _play(recording: Recording, memory: CachingAllocator, addresses: list[int], 
             held[entry] = chunk
             place(chunk.address)
             grow(chunk.size)
+            if memory.settled:
+                played.early.update(dict.fromkeys(memory.settled, at))
+                memory.settled.clear()
+        elif ~entry in given_up:  # its chunk may have been free before, and another's since
+            address, size = given_up[~entry]
+            place(address)
+            grow(-size)
+            memory.settle(~entry)
         else:
             gone = held[~entry]
             if gone is None:
@@ -208,44 +238,62 @@ def _play(recording: Recording, memory: CachingAllocator, addresses: list[int], 
             free(gone)
 
 
+def _defer(memory: CachingAllocator, held: list[Chunk | None], indices: list[int]) -> dict[int, tuple[int, int]]:
+    """Give up storages that another stream uses; return the places and sizes of their blocks."""
+    out: dict[int, tuple[int, int]] = {}
+    for index in indices:
+        chunk = held[index]
+        if chunk is not None:
+            memory.defer(index, chunk)
+            out[index] = chunk.address, chunk.size
+    return out
+
+
 def _result(
     recording: Recording,
     settings: AllocatorSettings,
     capacity: int | None,
-    addresses: list[int],
-    blocks: list[int],
+    played: _Played,
     changes: list[SegmentEvent],
     retries: int,
     oom: Oom | None,
 ) -> Replay:
     """Sum up what was noted."""
-    done = len(addresses)
+    done = len(played.addresses)
     order = np.array(recording.order[:done], dtype=np.int64)
     storage = np.where(order >= 0, order, ~order)
-    place = np.array(addresses, dtype=np.int64)
-    grown = np.array(blocks, dtype=np.int64)
+    place = np.array(played.addresses, dtype=np.int64)
+    own = np.array(played.changes, dtype=np.int64)
     asked = np.array([s.bytes for s in recording.storages], dtype=np.int64)
     reserved = np.zeros(done + 1, dtype=np.int64)
     np.add.at(reserved, [c.event for c in changes], [c.change for c in changes])
-    allocated = np.cumsum(grown)
-    requested = np.cumsum(np.where(order >= 0, asked[storage], -asked[storage]))
-    reserved = np.cumsum(reserved[:done])
     address = np.full(len(asked), -1, dtype=np.int64)
     block = np.zeros(len(asked), dtype=np.int64)
     taken = order >= 0
     address[order[taken]] = place[taken]
-    block[order[taken]] = grown[taken]
+    block[order[taken]] = own[taken]
+    in_use, in_blocks, bytes_asked = own.copy(), own.copy(), np.where(taken, asked[storage], -asked[storage])
+    for index, begin, end in waits(recording):
+        move(in_use, begin, end, int(block[index]))
+        move(bytes_asked, begin, end, int(asked[index]))
+        move(in_blocks, played.early.get(index, end), end, int(block[index]))
+    allocated, active, requested = np.cumsum(in_use), np.cumsum(in_blocks), np.cumsum(bytes_asked)
+    reserved = np.cumsum(reserved[:done])
     return Replay(
         recording=recording,
         settings=settings,
         capacity=capacity,
         allocated=allocated,
+        active=active,
         reserved=reserved,
         requested=requested,
         addresses=place,
         address=address,
         block=block,
+        changes=own,
+        early=played.early,
         peak_allocated=_peak(allocated),
+        peak_active=_peak(active),
         peak_reserved=_peak(reserved),
         phases=tuple(_phase_peaks(recording, allocated, reserved, requested)),
         events=tuple(changes),

@@ -44,6 +44,8 @@ class BlockState(NamedTuple):
     """Bytes that were asked for; 0 where it is free."""
     storage: int | None
     """Index of the recording's storage that it holds; None: free."""
+    waits: bool = False
+    """Given up by its owner and not yet free: another stream still uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class SegmentState:
     @property
     def allocated(self) -> int:
         """Bytes of blocks in use."""
+        return sum(block.size for block in self.blocks if block.storage is not None and not block.waits)
+
+    @property
+    def active(self) -> int:
+        """Bytes of blocks that are not free."""
         return sum(block.size for block in self.blocks if block.storage is not None)
 
     @property

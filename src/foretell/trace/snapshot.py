@@ -7,6 +7,7 @@ and numbers.  ``time_us`` is the number of the event: no time is predicted.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable
 from typing import Any, Final
 
 from foretell.cost.allocator import AllocatorSettings, round_size
@@ -77,23 +78,42 @@ class _Writer:
         """Write every event; memory that the device gives for it comes before it, as in PyTorch."""
         changes = list(reversed(self.replay.events))
         storages = self.recording.storages
+        asks, asked = self.recording.asks(), self.recording.asked
         for event, address in enumerate(self.replay.addresses.tolist()):
             while changes and changes[-1].event <= event:
                 self.change(changes.pop())
-            if address < 0:  # a storage of no bytes never reaches the allocator
+            self.requested(asks.get(event, ()), event)
+            if (
+                address < 0 or ~self.recording.order[event] in self.replay.early
+            ):  # a storage of no bytes never reaches the allocator
                 continue
             entry = self.recording.order[event]
-            storage = storages[max(entry, ~entry)]
-            common = {"addr": address + self.shift, "size": storage.bytes, "stream": storage.stream, "time_us": event}
-            common["frames"] = self.frames(storage)
+            common = self.common(max(entry, ~entry), address, event)
             if entry >= 0:
-                self.trace.append({"action": "alloc", **common, "category": storage.category})
+                self.trace.append({"action": "alloc", **common, "category": storages[entry].category})
             else:
-                self.trace.append({"action": "free_requested", **common})
+                if ~entry not in asked:
+                    self.trace.append({"action": "free_requested", **common})
                 self.trace.append({"action": "free_completed", **common})
         for change in reversed(changes):
             self.change(change)
         self.end_of_memory()
+
+    def requested(self, indices: Iterable[int], event: int) -> None:
+        """Write that storages are given up while another stream uses them, and which are free since the device is full."""
+        for index in indices:
+            address = int(self.replay.address[index])
+            if address >= 0:
+                self.trace.append({"action": "free_requested", **self.common(index, address, event)})
+        for index, at in self.replay.early.items():
+            if at == event:
+                self.trace.append({"action": "free_completed", **self.common(index, int(self.replay.address[index]), event)})
+
+    def common(self, index: int, address: int, event: int) -> Entry:
+        """Return what all events of a storage's block have."""
+        storage = self.recording.storages[index]
+        at = {"addr": address + self.shift, "size": storage.bytes, "stream": storage.stream, "time_us": event}
+        return {**at, "frames": self.frames(storage)}
 
     def change(self, change: SegmentEvent) -> None:
         self.trace.append(
@@ -130,7 +150,7 @@ class _Writer:
                 "address": block.address + self.shift,
                 "size": block.size,
                 "requested_size": block.requested,
-                "state": "inactive" if block.storage is None else "active_allocated",
+                "state": "inactive" if block.storage is None else "active_awaiting_free" if block.waits else "active_allocated",
                 "frames": [] if block.storage is None else self.frames(storages[block.storage]),
             }
             for block in state.blocks
@@ -140,7 +160,7 @@ class _Writer:
             "address": state.address + self.shift,
             "total_size": state.size,
             "allocated_size": state.allocated,
-            "active_size": state.allocated,
+            "active_size": state.active,
             "requested_size": sum(block.requested for block in state.blocks),
             "stream": state.stream,
             "segment_type": "small" if state.small else "large",

@@ -6,10 +6,13 @@ Allocating, freeing and using memory on streams is what a recording is about, so
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
+
+from foretell.trace.engine.waits import Waits
 
 __all__ = ["Device", "Streams", "install"]
 
@@ -41,14 +44,18 @@ class Stream:
         """Do nothing."""
 
     def synchronize(self) -> None:
-        """Do nothing."""
+        """Everything asked of the stream has been done."""
+        self._streams.done()
 
     def record_event(self, event: Any = None) -> Any:
-        """Return the event."""
-        return event or Event()
+        """Return the event, recorded."""
+        event = event or self._streams.event()
+        event.record(self)
+        return event
 
     def query(self) -> bool:
         """Everything asked of the stream has been done."""
+        self._streams.done()
         return True
 
     def __enter__(self) -> Self:
@@ -66,22 +73,30 @@ class Stream:
 
 
 class Event:
-    """Stands for ``torch.cuda.Event``."""
+    """Stands for ``torch.cuda.Event``: it keeps the moment at which it was recorded."""
+
+    streams: Streams
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         """Take what the real one takes."""
+        self.moment: int | None = None
 
-    def record(self, stream: Any = None) -> None:
-        """Do nothing."""
+    def record(self, stream: Any = None) -> None:  # noqa: ARG002  # as the real one
+        """Keep the moment."""
+        waits = self.streams.waits
+        self.moment = None if waits is None else waits.moment
 
     def wait(self, stream: Any = None) -> None:
-        """Do nothing."""
+        """Do nothing: a stream waits, and not the host."""
 
     def synchronize(self) -> None:
-        """Do nothing."""
+        """Everything before the event has been done."""
+        if self.moment is not None:
+            self.streams.done(self.moment)
 
     def query(self) -> bool:
         """Everything before the event has been done."""
+        self.synchronize()
         return True
 
     def elapsed_time(self, end: Any) -> float:  # noqa: ARG002  # as the real one
@@ -98,6 +113,29 @@ class Streams:
         self.stack: list[Stream] = []
         self.stack.append(self.make())
         self.default = self.stack[0]
+        self.waits: Waits | None = None
+        """Of the recording that is being made."""
+        self.on_use: Callable[[torch.Tensor, Stream], None] = lambda _tensor, _stream: None
+        """Told of ``tensor.record_stream(stream)``."""
+
+        class Made(Event):
+            streams = self
+
+        self.event = Made
+
+    @contextlib.contextmanager
+    def watched(self, waits: Waits, on_use: Callable[[torch.Tensor, Stream], None]) -> Iterator[None]:
+        """Tell a recording what streams use, and when the host waits for them."""
+        before, self.waits, self.on_use = (self.waits, self.on_use), waits, on_use
+        try:
+            yield
+        finally:
+            self.waits, self.on_use = before
+
+    def done(self, moment: int | None = None) -> None:
+        """All streams have done what they were given up to a moment (None: up to now)."""
+        if self.waits is not None:
+            self.waits.done(moment)
 
     def make(self, *_args: Any, **_kwargs: Any) -> Stream:
         """Return a new stream."""
@@ -118,6 +156,14 @@ class Streams:
     def current(self, device: Any = None) -> Stream:  # noqa: ARG002  # as the real one
         """Return the stream that work is given to now."""
         return self.stack[-1]
+
+    def use_of_tensor(self) -> Callable[[torch.Tensor, Stream], None]:
+        """Return what stands for ``tensor.record_stream(stream)``."""
+
+        def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
+            self.on_use(tensor, stream)
+
+        return record_stream
 
     @contextlib.contextmanager
     def use(self, stream: Stream | None) -> Any:
@@ -163,7 +209,6 @@ def install(device: Device, streams: Streams) -> None:
         "get_device_properties": properties,
         "get_device_name": device.name,
         "is_bf16_supported": device.capability >= (8, 0),
-        "synchronize": None,
         "empty_cache": None,
         "ipc_collect": None,
         "reset_peak_memory_stats": None,
@@ -197,13 +242,15 @@ def install(device: Device, streams: Streams) -> None:
     torch.Tensor.pin_memory = lambda self, *_args, **_kwargs: self  # type: ignore[method-assign]  # host memory is not traced
     cuda.memory_stats = lambda *_args, **_kwargs: _Zeros()
     cuda.device = lambda *_args, **_kwargs: contextlib.nullcontext()
-    cuda.Stream, cuda.Event = streams.kind(), Event
+    cuda.Stream, cuda.Event = streams.kind(), streams.event
+    cuda.synchronize = lambda *_args, **_kwargs: streams.done()
     cuda.stream = cuda.StreamContext = streams.use
     cuda.current_stream = streams.current
     cuda.default_stream = lambda *_args, **_kwargs: streams.default
     cuda.graphs.is_current_stream_capturing = cuda.is_current_stream_capturing
-    torch.Tensor.record_stream = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
+    torch.Tensor.record_stream = streams.use_of_tensor()  # type: ignore[method-assign, assignment]
     torch._C._cuda_getDevice = lambda: 0
+    torch._C._get_accelerator = lambda *_args: torch.device("cuda")  # FSDP1 asks for a unit without weights of its own
 
 
 class _Zeros(dict[str, int]):

@@ -17,6 +17,7 @@ from foretell.trace.engine.answers import Answers
 from foretell.trace.engine.inplace import InPlace
 from foretell.trace.engine.places import Places
 from foretell.trace.engine.policies import Policies
+from foretell.trace.engine.waits import Waits, blocks
 from foretell.trace.events import Category, Phase, PhaseName, Recording, Storage
 
 __all__ = ["Recorder", "TooLong"]
@@ -33,6 +34,14 @@ Workspace = Callable[[Any, tuple[Any, ...], bool], tuple[int, ...]]
 def _is_distributed(types: tuple[type, ...]) -> bool:
     """Say whether a tensor that is spread over ranks (``DTensor``) is among the arguments."""
     return any(base.__name__ == "DTensor" for kind in types for base in kind.__mro__)
+
+
+def _parts(tensor: Any) -> list[torch.Tensor]:
+    """Return the tensors that a tensor is made of: itself, if it is none that wraps others."""
+    if type(tensor).__name__ in _PLAIN or not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+    return [part for one in inner if isinstance(one, torch.Tensor) for part in _parts(one)]
 
 
 class TooLong(Exception):  # noqa: N818  # the run is
@@ -69,6 +78,8 @@ class Recorder(TorchDispatchMode):
         self.ended: int | None = None
         """Events recorded when the run ended; what is freed after that is only our own tidying up."""
         self.operators = 0
+        self.waits = Waits()
+        self.waits.free = self._freed
         self.on_progress: Callable[[int, str], None] | None = None
         """Told the number of events, and the place that was reached in words."""
 
@@ -95,10 +106,8 @@ class Recorder(TorchDispatchMode):
         if tensor.device.type != self.device:
             return
         if type(tensor).__name__ not in _PLAIN and hasattr(tensor, "__tensor_flatten__"):
-            for name in tensor.__tensor_flatten__()[0]:
-                inner = getattr(tensor, name)
-                if isinstance(inner, torch.Tensor):
-                    self.see(inner, op, category)
+            for inner in _parts(tensor):
+                self.see(inner, op, category)
             return
         try:
             storage = tensor.untyped_storage()
@@ -135,8 +144,21 @@ class Recorder(TorchDispatchMode):
 
     def _free(self, key: int, index: int) -> None:
         self.live.pop(key, None)
-        if index >= 0:
-            (self.order if self.waiting is None else self.waiting).append(~index)
+        if index >= 0 and not self.waits.ask(index, len(self.order)):
+            self._freed(index)
+
+    def _freed(self, index: int) -> None:
+        (self.order if self.waiting is None else self.waiting).append(~index)
+
+    def use(self, tensor: torch.Tensor, stream: int) -> None:
+        """Another stream uses a tensor: its memory is free only when that one is done."""
+        for part in _parts(tensor):
+            self._use(part, stream)
+
+    def _use(self, tensor: torch.Tensor, stream: int) -> None:
+        known = self.live.get(tensor.untyped_storage()._cdata)
+        if known is not None and known[0] >= 0 and self.storages[known[0]].stream != stream:
+            self.waits.use(known[0])
 
     def _at_once(self, work: Callable[[], None]) -> None:
         """Do what frees many storages in no order of its own (a table by address): the oldest goes first."""
@@ -152,7 +174,8 @@ class Recorder(TorchDispatchMode):
         if index < 0:
             return self._allocate(storage, "resize_", "collective" if self.fake else None)
         old = self.storages[index]
-        self.order.append(~index)
+        if not self.waits.ask(index, len(self.order)):
+            self.order.append(~index)
         category: Category = "collective" if old.category == "temporary" and self.fake else old.category
         return self._allocate(storage, "resize_", category, (old.module, old.line))
 
@@ -177,6 +200,9 @@ class Recorder(TorchDispatchMode):
         if _is_distributed(types):  # it runs its local operators with this mode active
             return NotImplemented
         self.operators += 1
+        self.waits.launched(func)
+        if self.waits.pending and blocks(func, args, kwargs or {}):
+            self.waits.done()
         name = func._schema.name
         kwargs = kwargs or {}
         called = self.in_place(func, args, kwargs)
@@ -240,4 +266,6 @@ class Recorder(TorchDispatchMode):
     def recording(self, about: dict[str, Any]) -> Recording:
         """Return what was recorded, and forget the storages that still live."""
         self.live.clear()
-        return Recording(self.storages, self.order[: self.ended], self.phases, about)
+        done = len(self.order) if self.ended is None else self.ended
+        asked = {index: at for index, at in self.waits.asked.items() if at < done}
+        return Recording(self.storages, self.order[:done], self.phases, about, asked=asked)

@@ -150,7 +150,7 @@ class Traced:
             limit=settings.limit,
         )
         recorder.on_progress = self.on_progress
-        with recorder:
+        with recorder, streams.watched(recorder.waits, lambda tensor, stream: recorder.use(tensor, number.of(stream))):
             loop = Loop(self.job, recorder)
             loop.run(settings.steps, evaluate=settings.evaluate)
             del loop
@@ -179,4 +179,8 @@ class _Numbers:
         self.numbers = {streams.default.stream_id: 0}
 
     def __call__(self) -> int:
-        return self.numbers.setdefault(self.streams.stack[-1].stream_id, len(self.numbers))
+        return self.of(self.streams.stack[-1])
+
+    def of(self, stream: Any) -> int:
+        """Return the number of a stream."""
+        return self.numbers.setdefault(stream.stream_id, len(self.numbers))

@@ -129,6 +129,8 @@ def _shortened(traced: Traced, stacks: list[Stack], count: int) -> tuple[Recordi
         for restore in back:
             restore()
     calls.close(made.storages)
+    if made.asked:
+        raise _Uneven("memory waits for other streams, which is not continued by layer")
     return made, calls
 
 
