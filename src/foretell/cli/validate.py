@@ -109,7 +109,7 @@ def _choices(summary: Mapping[str, Any]) -> Iterator[str]:
     for name, found in (ranking | others).items():
         yield _row(name, found, (("groups", 8), ("pairs", 7), ("ranking_pct", 9), ("regret_pct", 10), ("regret_max_pct", 9)))
     yield "right: pairs in the right order; regret: step of the predicted best over the best"
-    yield f"{'MAPE % of':<{_NAME}}{'forecast':>10}{'constant':>10}{'formula':>10}"
+    yield f"{'MAPE % of':<{_NAME}}{'forecast':>10}{'constant':>10}{'fitted':>10}{'formula':>10}"
     answers = [summary, *others.values()]
     names = ["all", *(f"{part}/{name}" for part in ("by_kind", "by_source") for name in summary[part])]
     for name in names:
@@ -117,9 +117,8 @@ def _choices(summary: Mapping[str, Any]) -> Iterator[str]:
         found = [answer if part == "all" else answer[part].get(group, {}) for answer in answers]
         cells = {str(i): one.get("mape_pct") for i, one in enumerate(found)}
         yield _row(group or part, cells, tuple((key, 10) for key in cells))
-    yield from (
-        f"{short}: {others[name]['basis']}" for short, name in (("constant", "constant_mfu"), ("formula", "reference_formula"))
-    )
+    short = {"constant_mfu": "constant", "constant_mfu_fitted": "fitted", "reference_formula": "formula"}
+    yield from (f"{short[name]}: {other['basis']}" for name, other in others.items())
 
 
 def _row(name: str, values: Mapping[str, Any], columns: tuple[tuple[str, int], ...]) -> str:

@@ -17,7 +17,7 @@ from foretell.evidence.ranking import grouped_choices
 from foretell.evidence.summary import Scored, grouped, quantile, summary
 from foretell.evidence.training_scored import TrainingScored, choices
 
-__all__ = ["baselines", "constant_share", "formula_s", "shares"]
+__all__ = ["baselines", "constant_share", "fitted_share", "formula_s", "shares"]
 
 EFFICIENCY: Final = 0.5
 """The one share of the peak that calculators of this kind take for every kernel."""
@@ -32,6 +32,7 @@ _NOTES: Final = {
         "share of the peak by generation and precision, the median of what other sources of the shipped rows reached at their "
         "medians; a row's own source is never used for it"
     ),
+    "constant_mfu_fitted": "the same, the median of all shipped rows of the generation and precision, a row's own among them",
     "reference_formula": (
         "6 x parameters x tokens at half the peak, 4/3 of it under full recomputation, a bubble of (p-1)/(v m), ring all-reduces "
         "of gradients and activations; no attention, nothing overlapped"
@@ -44,6 +45,7 @@ def baselines(rows: Sequence[TrainingScored]) -> dict[str, Any]:
     scored = [r for r in rows if r.error is not None and r.ideal_s and r.formula_s]
     found = {
         "constant_mfu": [(r, _by_share(r)) for r in scored],
+        "constant_mfu_fitted": [(r, r.ideal_s / fitted_share(r.generation) if r.ideal_s else None) for r in scored],
         "reference_formula": [(r, r.formula_s) for r in scored],
     }
     return {name: {"basis": _NOTES[name]} | _figures(pairs) for name, pairs in found.items()}
@@ -101,6 +103,21 @@ def constant_share(
         if medians:
             return quantile(medians, 0.5)
     return None
+
+
+def fitted_share(generation: str) -> float:
+    """Return the median of all shipped rows of a generation and precision, of the generation, or of all.
+
+    >>> 0.1 < fitted_share("ampere bf16") < 0.6
+    True
+    """
+    first = generation.split(" ", maxsplit=1)[0]
+    table = shares()
+    for fits in (lambda name: name == generation, lambda name: name.split(" ")[0] == first, lambda _: True):
+        values = [value for name, by in table.items() if fits(name) for all_of in by.values() for value in all_of]
+        if values:
+            return quantile(values, 0.5)
+    return 1.0
 
 
 def formula_s(
