@@ -153,7 +153,7 @@ def solvers() -> str:
     )
     for solver, result in pairs:
         about = inspect.cleandoc(solver.__doc__ or "")
-        out += [f"## {solver.__name__}\n", about + "\n", "```python", _signature(solver), "```\n"]
+        out += [f"## {solver.__name__}\n", about + "\n", "```text", _signature(solver), "```\n"]
         out += [f"### {result.__name__}\n", f"{inspect.cleandoc(result.__doc__ or '')}\n", "| field | what it is |", "|---|---|"]
         out += [f"| `{name}` | {said} |" for name, said in _documented(result)] + [""]
     return "\n".join(out).rstrip() + "\n"
