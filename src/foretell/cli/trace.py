@@ -101,7 +101,9 @@ def _trace(target: str | None, **options: Any) -> int:  # text or flags
     _write(recording, played, gpu, inputs["what"], options)
     from foretell.trace.remarks import remarks  # noqa: PLC0415
 
-    document = envelope("trace", inputs, result, notes=remarks(recording, settings, gpu), sources=gpu.sources)
+    document = envelope(
+        "trace", inputs, result, notes=remarks(recording, settings, gpu, result["convolution_bytes"]), sources=gpu.sources
+    )
     if options["json"]:
         print_json(document)
     else:

@@ -17,7 +17,7 @@ from foretell.trace.events import CATEGORIES, Recording
 from foretell.trace.levels import category_levels, owners, phase_at, stretches
 from foretell.trace.replay import Replay, replay, required_capacity
 
-__all__ = ["OWNERS", "answer", "spread"]
+__all__ = ["OWNERS", "answer", "convolutions", "spread"]
 
 OWNERS = 12
 """Owners of the peak that an answer names."""
@@ -65,7 +65,9 @@ def answer(
     sure = spread(_compiled("process", recording))
     whole = round(reserved + outside)
     least = None if needed is None else round(needed + outside)
-    low, high = (round(x) for x in interval(whole, sure))
+    more = convolutions(recording, played)
+    low, high = round(interval(whole, sure)[0]), round(interval(whole + more, sure)[1])
+    usual = spread(_compiled("allocated", recording))
     fits, _ = fits_and_fails(whole, sure, available, headroom)
     fails = least is None or fits_and_fails(least, sure, available, headroom)[1]  # also by giving cached memory back
     verdict = verdict_of(fits, fails)
@@ -83,7 +85,8 @@ def answer(
         "available_bytes": available,
         "headroom_bytes": round(headroom * available),
         "allocated_bytes": allocated,
-        "allocated_interval_bytes": [round(x) for x in interval(allocated, spread(_compiled("allocated", recording)))],
+        "allocated_interval_bytes": [round(interval(allocated, usual)[0]), round(interval(allocated + more, usual)[1])],
+        "convolution_bytes": more,
         "active_bytes": played.peak_active.bytes,
         "requested_bytes": int(played.requested.max(initial=0)),
         "reserved_bytes": reserved,
@@ -101,6 +104,18 @@ def answer(
         "traced": {key: value for key, value in recording.about.items() if key != "notes"},
         "measured_rows": sure.rows,
     }, played
+
+
+def convolutions(recording: Recording, played: Replay) -> int:
+    """Return how many bytes the workspaces of convolutions may add to the peak, whichever algorithms cuDNN chooses.
+
+    The intervals reach so much further; what fits does not depend on it, because torch tries another algorithm where a
+    workspace does not fit (pytorch ``aten/src/ATen/native/cudnn/Conv_v8.cpp``).
+    """
+    known = recording.about.get("convolutions") or {}
+    if "peak_bytes" in known:
+        return max(0, int(known["peak_bytes"]) - int(played.requested.max(initial=0)))
+    return int(known.get("largest_bytes", 0))
 
 
 def _compiled(level: str, recording: Recording) -> str:

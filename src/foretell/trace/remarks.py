@@ -8,20 +8,21 @@ from typing import Any
 from foretell.cost.allocator import AllocatorSettings
 from foretell.machine.hardware import HardwareNode
 from foretell.trace.events import Recording
+from foretell.units import GIB
 
 __all__ = ["remarks"]
 
 _SCALARS = "value of "
 
 
-def remarks(recording: Recording, settings: AllocatorSettings, gpu: HardwareNode) -> list[str]:
-    """Return the notes of an answer, the weightiest first."""
+def remarks(recording: Recording, settings: AllocatorSettings, gpu: HardwareNode, convolutions: int = 0) -> list[str]:
+    """Return the notes of an answer, the weightiest first; ``convolutions``: bytes that their workspaces may add to the peak."""
     about = recording.about
     return [
         *(str(note) for note in about.get("notes", [])),
         *_elsewhere(about, gpu),
         *_answers(about.get("policies", {})),
-        *_unseen(about),
+        *_unseen(about, convolutions),
         *_alone(recording),
         *_attention(about, gpu),
         *([f"repetition: {about['repetition']}"] if about.get("repetition") else []),
@@ -40,12 +41,16 @@ def _answers(given: Mapping[str, Any]) -> list[str]:
     return rest
 
 
-def _unseen(about: Mapping[str, Any]) -> list[str]:
+def _unseen(about: Mapping[str, Any], more: int) -> list[str]:
     unknown = about.get("unknown_workspaces", {})
     if not unknown:
         return []
     names = ", ".join(sorted(unknown))
-    return [f"workspaces of cuDNN are not known without it: {names} may take more, up to some GiB in large convolutions"]
+    if not about.get("convolutions"):  # recorded before they were looked at, or a recurrent layer's
+        return [f"workspaces of cuDNN are not known without it: {names} may take more, up to some GiB"]
+    how = "patches of the whole batch, or Winograd's transforms; Fourier transforms would take more"
+    note = f"workspaces of cuDNN are not known without it: {names} may add up to {more / GIB:.2f} GiB to the peak, which the "
+    return [f"{note}intervals include ({how})"]
 
 
 def _elsewhere(about: Mapping[str, Any], gpu: HardwareNode) -> list[str]:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from foretell.trace.engine.answers import Answers
+from foretell.trace.engine.convolutions import allowance
 from foretell.trace.engine.inplace import InPlace
 from foretell.trace.engine.places import Places
 from foretell.trace.engine.policies import Policies
@@ -78,6 +79,10 @@ class Recorder(TorchDispatchMode):
         self.ended: int | None = None
         """Events recorded when the run ended; what is freed after that is only our own tidying up."""
         self.operators = 0
+        self.level = 0
+        """Bytes that are allocated now, as they were asked for."""
+        self.convolutions = {"peak_bytes": 0, "largest_bytes": 0}
+        """The highest level with the workspace that a convolution may be given, and the largest such workspace."""
         self.waits = Waits()
         self.waits.free = self._freed
         self.on_progress: Callable[[int, str], None] | None = None
@@ -136,6 +141,7 @@ class Recorder(TorchDispatchMode):
                 category = "collective" if op.startswith(_COLLECTIVE) or stream else "temporary"
             self.storages.append(Storage(size, op, len(self.phases) - 1, module, line, stream, category))
             self.order.append(index)
+            self.level += size
             if index % 512 == 0:
                 self._pulse()
         key = storage._cdata
@@ -144,7 +150,13 @@ class Recorder(TorchDispatchMode):
 
     def _free(self, key: int, index: int) -> None:
         self.live.pop(key, None)
-        if index >= 0 and not self.waits.ask(index, len(self.order)):
+        if index >= 0:
+            self._give_up(index)
+
+    def _give_up(self, index: int) -> None:
+        """A storage has no owner any more; it may still have to wait for another stream."""
+        self.level -= self.storages[index].bytes
+        if not self.waits.ask(index, len(self.order)):
             self._freed(index)
 
     def _freed(self, index: int) -> None:
@@ -174,8 +186,7 @@ class Recorder(TorchDispatchMode):
         if index < 0:
             return self._allocate(storage, "resize_", "collective" if self.fake else None)
         old = self.storages[index]
-        if not self.waits.ask(index, len(self.order)):
-            self.order.append(~index)
+        self._give_up(index)
         category: Category = "collective" if old.category == "temporary" and self.fake else old.category
         return self._allocate(storage, "resize_", category, (old.module, old.line))
 
@@ -217,10 +228,10 @@ class Recorder(TorchDispatchMode):
                 if isinstance(leaf, torch.Tensor):
                     self.see(leaf, name)
         if self.workspace is not None:
-            self._work(func, args, name)
+            self._work(func, args, name, out)
         return out
 
-    def _work(self, func: Any, args: Any, name: str) -> None:
+    def _work(self, func: Any, args: Any, name: str, out: Any) -> None:
         """Record what a kernel asks for and gives back before it returns (a negative size stays)."""
         assert self.workspace is not None  # noqa: S101  # asked by the caller
         for size in self.workspace(func, args, self.places.backward):
@@ -230,6 +241,13 @@ class Recorder(TorchDispatchMode):
             self.order.append(index)
             if size > 0:
                 self.order.append(~index)
+            else:
+                self.level -= size
+        possible = allowance(func, args, out)
+        if possible:
+            known = self.convolutions
+            known["largest_bytes"] = max(known["largest_bytes"], possible)
+            known["peak_bytes"] = max(known["peak_bytes"], self.level + possible)
 
     # -- life of the mode -----------------------------------------------------------------------------------
 

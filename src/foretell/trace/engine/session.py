@@ -167,6 +167,7 @@ class Traced:
             "attention": dict(self.here.attention.used) if self.here.attention else {},
             "policies": dict(self.built.given + policies.given + self.left_out),
             "unknown_workspaces": dict(work.unknown) if work else {},
+            "convolutions": recorder.convolutions if recorder.convolutions["largest_bytes"] else {},
         }
         return recorder.recording(about)
 

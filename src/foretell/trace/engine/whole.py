@@ -87,6 +87,7 @@ def _by_repetition(traced: Traced, stacks: list[Stack], tell: Callable[[str], No
     if out is None:
         raise _Uneven("equal layers do not repeat the same events")
     names = ", ".join(f"{s.name} ({s.repeats} x {s.period})" for s in stacks)
+    out.about.get("convolutions", {}).pop("peak_bytes", None)  # it need not grow evenly
     out.about["repetition"] = f"3, 4 and 5 repetitions were recorded and continued: {names}"
     return out
 
