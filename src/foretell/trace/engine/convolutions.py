@@ -40,8 +40,8 @@ def allowance(func: Any, args: tuple[Any, ...], out: Any) -> int:
     outputs, inputs = int(weight.shape[0]), int(weight.shape[1] * groups)
     window, positions = list(weight.shape[2:]), list(few.shape[2:])
     batch, plain = int(few.shape[0]), all(s == 1 for s in stride)
-    patches = 0 if plain and prod(window) == 1 else batch * prod(positions) * prod(window) * inputs * int(x.element_size())
+    patches = 0 if plain and prod(window) == 1 else batch * int(prod(positions) * prod(window)) * inputs * int(x.element_size())
     if window != [3, 3] or not plain or groups > 1 or any(d != 1 for d in dilation):
         return patches
-    tiles = batch * prod(-(-p // _TILE) for p in positions)
+    tiles = batch * int(prod(-(-p // _TILE) for p in positions))
     return max(patches, _TRANSFORMED * _FLOAT * (tiles * (inputs + outputs) + inputs * outputs))
