@@ -281,7 +281,7 @@ def _slowest(jitter: float, ranks: int) -> float:
     """Expected excess of the slowest of so many normal ranks over the mean, as a share of it (Blom 1958's scores).
 
     >>> round(_slowest(0.02, 1024), 3)
-    0.064
+    0.065
     """
     if not jitter or ranks < 2:
         return 0.0

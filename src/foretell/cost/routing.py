@@ -46,7 +46,7 @@ def busiest_rank(spread: float, experts: int, ranks: int) -> float:
     largest of ``ranks`` normal loads lies at Blom's score (Blom 1958; Harter 1961), and no rank gets more than everything.
 
     >>> round(busiest_rank(0.5, 64, 8), 3), busiest_rank(0.5, 64, 1), busiest_rank(9.0, 8, 8)
-    (1.252, 1.0, 8.0)
+    (1.254, 1.0, 8.0)
     """
     if ranks < 2 or not spread or not experts:
         return 1.0
