@@ -41,8 +41,10 @@ PRIORS: dict[str, tuple[float, float, float, str]] = {
     "matmul.ampere": (1.0, 0.7, 1.5, KERNELS),
     "matmul.hopper": (1.0, 0.7, 1.5, KERNELS),
     "matmul.blackwell": (1.0, 0.7, 1.5, KERNELS),
+    "low.ampere": (1.0, 0.6, 1.5, "as low.hopper"),
     "low.hopper": (1.0, 0.6, 1.5, "8-bit products reach the share of their peak that kernels.json gives"),
     "low.blackwell": (1.0, 0.6, 1.5, "as low.hopper"),
+    "experts.ampere": (1.2, 0.6, 2.0, "as experts.hopper"),
     "experts.hopper": (1.2, 0.6, 2.0, "tokens are spread evenly at best"),
     "experts.blackwell": (1.2, 0.6, 2.0, "as experts.hopper"),
     "attention.megatron": (1.1, 0.6, 3.5, "Transformer Engine takes cuDNN's kernels, the ones that were measured"),
@@ -71,6 +73,7 @@ PRIORS: dict[str, tuple[float, float, float, str]] = {
     "checkpoint.eager": (1e-4, 0.0, 3e-3, "as checkpoint.deepspeed"),
     "checkpoint.compiled": (0.0, 0.0, 3e-3, "the compiler recomputes in the graph"),
     "route.megatron": (3e-4, 0.0, 6e-3, "the host reads how many tokens each expert got, and the device runs dry"),
+    "route.deepspeed": (5e-4, 0.0, 6e-3, "as route.megatron"),
     "route.eager": (5e-4, 0.0, 6e-3, "as route.megatron"),
     "route.compiled": (5e-4, 0.0, 6e-3, "as route.megatron"),
     "gaps": (1.03, 1.0, 1.15, "PyTorch's own engine: FSDP's streams wait for each other at every unit"),
@@ -383,6 +386,7 @@ def written(rows: Sequence[Row], known: Mapping[str, float], unseen: Vector) -> 
         "regimes": regimes(rows, seen, unseen),
         "in_sample": table(rows, seen),
         "left_out": table(rows, unseen),
+        "devices": sorted({str(r.row.hardware.id) for r in rows}),
         "fitted_on": [r.id for r in rows],
     }
     return json.dumps(data, indent=1) + "\n"

@@ -11,13 +11,14 @@ import pytest
 from foretell.arch._load import load_model
 from foretell.core.speed import speed
 from foretell.cost.routing import busiest_rank
-from foretell.cost.software import FAMILIES, GENERATIONS, Software, calibration, generation
+from foretell.cost.software import FAMILIES, GENERATIONS, Software, calibration, generation, software
 from foretell.cost.training_time import clock_loss
 from foretell.errors import InputError
 from foretell.evidence.training_rows import training_row
 from foretell.machine import load_hardware
 from foretell.recipe import Parallelism, Recompute, TrainingRecipe
 from foretell.recipe.profiles import PROFILES
+from foretell.recipe.resolve import resolve
 
 BRIDGE = TrainingRecipe(framework="megatron-bridge", micro_batch=1, seq_len=8192, grad_accum=16)
 EIGHT = Parallelism(dp=8, zero=1)
@@ -191,3 +192,75 @@ def test_young_software_is_slower() -> None:
     later = speed("llama-3-8b", "b200-sxm", BRIDGE.with_(date="2026-08"), EIGHT)
     today = speed("llama-3-8b", "b200-sxm", BRIDGE, EIGHT)
     assert early.step_s > later.step_s >= today.step_s
+
+
+def test_no_constant_is_left_out_for_any_family_or_generation() -> None:
+    """A constant without a value is refused, not taken for zero."""
+    for framework, profile in PROFILES.items():
+        recipe = TrainingRecipe(framework=framework, precision=next(iter(profile.formats)))
+        for compiled in (False, True):
+            run = resolve(recipe.with_(compile=compiled), Parallelism(zero=profile.zero[0]), profile)
+            for major in (*GENERATIONS, "12", None):
+                soft = software(run, None if major is None else f"{major}.0")
+                assert min(soft.matmul, soft.low, soft.experts, soft.attention, soft.stream) > 0.5
+                assert soft.maturity >= 1.0
+    known = {name: entry["value"] for name, entry in calibration()["constants"].items() if not name.startswith("experts")}
+    with pytest.raises(KeyError, match="experts"):
+        software(resolve(TrainingRecipe(), Parallelism(), PROFILES["generic"]), "8.0", known)
+
+
+@pytest.mark.parametrize("gpu", ["v100-sxm2-32gb", "a100", "l40s", "h100", "b200"])
+def test_no_device_runs_experts_faster_than_its_peak(gpu: str) -> None:
+    """Their own products take at least their FLOP over the peak."""
+    recipe = BRIDGE.with_(seq_len=2048, precision="fp16" if gpu.startswith("v100") else "bf16")
+    found = speed("mixtral-8x7b", gpu, recipe, Parallelism(dp=8, ep=8))
+    spent = sum(found.breakdown[name] for name in ("matmul", "experts", "attention"))
+    assert found.hfu * found.step_s < spent
+    assert found.breakdown["experts"] > found.breakdown["matmul"]
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "mistral-7b"])
+def test_attention_without_a_kernel_of_its_own_does_not_add_to_the_models_flop(model: str) -> None:
+    """Masked pairs are executed, not counted."""
+    recipe = TrainingRecipe(framework="transformers", seq_len=8192)
+    eager, flash = (speed(model, "h100", recipe.with_(attention=kind)) for kind in ("eager", "flash"))
+    assert eager.model_flops == pytest.approx(flash.model_flops, rel=1e-3)
+    assert eager.mfu_full_attention / eager.mfu == pytest.approx(flash.mfu_full_attention / flash.mfu, rel=1e-3)
+    assert eager.hfu * eager.step_s > flash.hfu * flash.step_s
+
+
+def test_dualpipe_passes_half_of_the_micro_batches_through_either_stage_of_a_rank() -> None:
+    """A slow last stage is shared with the first: the terms are no more than the pipeline."""
+    recipe = TrainingRecipe(framework="generic", micro_batch=1, seq_len=4096, grad_accum=32)
+    found = speed("llama-3-8b", "h100", recipe, Parallelism(dp=1, pp=4, schedule="dualpipe"))
+    stages = [stage["micro_batch_s"] for stage in found.per_stage]
+    assert stages == pytest.approx(stages[::-1])
+    assert sum(found.breakdown.values()) == pytest.approx(found.step_s)
+
+
+def test_only_a_measured_step_is_refused_for_its_utilisation() -> None:
+    """What nobody gave is not blamed."""
+    with pytest.raises(InputError, match="measured_step"):
+        speed("llama-3-8b", "h100", BRIDGE, EIGHT, measured_step_s=1e-3)
+    for wrong in (1e308, 1e-300):
+        with pytest.raises(InputError, match=r"measured_step.*allowed"):
+            speed("llama-3-8b", "h100", BRIDGE, EIGHT, measured_step_s=wrong)
+    with pytest.raises(InputError, match="efficiency"):
+        speed("llama-3-8b", "h100", BRIDGE, EIGHT, efficiency=1e-300)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "regime"),
+    [
+        ("llama-3-8b", "h100", "megatron dense"),
+        ("mixtral-8x7b", "h100", "megatron experts"),
+        ("llama-3-8b", "rtx4090", "elsewhere"),
+        ("bert-base", "h100", "elsewhere"),
+        ("t5-small", "h100", "elsewhere"),
+        ("mamba-130m", "h100", "elsewhere"),
+    ],
+)
+def test_what_no_measured_run_is_like_has_the_wider_interval(model: str, gpu: str, regime: str) -> None:
+    """Devices and kinds of models that no row has."""
+    recipe = TrainingRecipe(framework="megatron-bridge", micro_batch=1, seq_len=512)
+    assert speed(model, gpu, recipe).regime == regime

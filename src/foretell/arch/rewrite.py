@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from foretell.arch.architecture import Architecture, Block, Stack
-from foretell.arch.operators import Attention, Gate, Head, Linear, Operator, PromptAttention
+from foretell.arch.operators import Attention, Gate, Head, Linear, Operator, PromptAttention, Scan
 from foretell.arch.readers import read_config
+from foretell.errors import CombinationError
 
 QKV = ("q_proj", "k_proj", "v_proj")
 MERGED_QKV = ("query_key_value", "qkv_proj", "wqkv", "Wqkv", "c_attn")
@@ -24,6 +25,9 @@ def litgpt(arch: Architecture) -> Architecture:
 
     Projections get names that LitGPT's switches speak of: ``qkv`` (with parts), ``o_proj``, ``mlp.*``.
     """
+    if any(isinstance(op, Scan) for stack in arch.stacks for b in stack.blocks for op in b.ops):
+        problem = f"has no layers of {arch.model_type}'s kind"
+        raise CombinationError(problem, field="framework", value="litgpt", allowed="models whose every layer is attention")
     capped = arch.model_type == "gemma2"
     stacks = tuple(
         replace(stack, blocks=tuple(replace(b, ops=_litgpt_block(b.ops, capped)) for b in stack.blocks)) for stack in arch.stacks

@@ -41,7 +41,9 @@ LIMITS: Final = {
     "host": ("host", "fixed", "data_loading", "stragglers"),
 }
 """What holds a step up -> the terms of its ledger."""
-ELSEWHERE: Final = "elsewhere"
+_LONGEST_STEP_S: Final = 1e6
+"""Longest measured step that is taken for one, about twelve days."""
+_LEAST_SHARE: Final = 1e-6
 """Regime of what no measured run is like, as models that read images."""
 SOURCES: Final = (
     "catalog/data/calibration/kernels.json",
@@ -190,7 +192,7 @@ def speed(
     found = _time(priced, run, overlap)
     slow = number(straggler, "straggler_factor", minimum=1.0) - 1.0
     slow += _slowest(number(jitter, "straggler", minimum=0.0, maximum=10.0), run.par.world)
-    return _result(model, run, priced, found, slow, loader_s, measured_step_s, tuple(notes))
+    return _result(model, device.id, run, priced, found, slow, loader_s, measured_step_s, tuple(notes))
 
 
 def _time(priced: Priced, run: Run, overlap: float | None) -> StepTime:
@@ -207,14 +209,12 @@ def checked_share(efficiency: float | str) -> float:
     if isinstance(efficiency, str):
         problem = "is neither a share of the peak nor 'calibrated'"
         raise InputError(problem, field="efficiency", value=efficiency, allowed="above 0, at most 1; 'calibrated'")
-    share = number(efficiency, "efficiency", maximum=1.0)
-    if share <= 0:
-        raise InputError("must be a share of the peak", field="efficiency", value=efficiency, allowed="above 0, at most 1")
-    return share
+    return number(efficiency, "efficiency", minimum=_LEAST_SHARE, maximum=1.0)
 
 
 def _result(
     model: Workload,
+    device: str | None,
     run: Run,
     priced: Priced,
     found: StepTime,
@@ -225,11 +225,11 @@ def _result(
 ) -> SpeedForecast:
     world = run.par.world
     late = found.total * slow
-    wait = max(0.0, number(loader_s, "loader_s", minimum=0.0) - found.total - late)
+    wait = max(0.0, number(loader_s, "loader_s", minimum=0.0, maximum=_LONGEST_STEP_S) - found.total - late)
     step = found.total + late + wait
     anchor = None
     if measured is not None:
-        anchor = number(measured, "measured_step", minimum=1e-9) / step
+        anchor = number(measured, "measured_step", minimum=1e-9, maximum=_LONGEST_STEP_S) / step
     scale = anchor or 1.0
     terms = {name: scale * value for name, value in _terms(found, run, late, wait).items()}
     step *= scale
@@ -237,14 +237,13 @@ def _result(
     peak = priced.device.low_peak
     samples = run.recipe.micro_batch * run.recipe.grad_accum * run.par.dp
     mfu, hfu = (x / (step * world * peak) for x in (flops.model, flops.executed))
-    if mfu > 1:
+    if mfu > 1 and measured is not None:
         problem = f"would be a model FLOP/s utilisation of {mfu:.0%}, which no device reaches"
         hint = "Check the unit, the number of devices and the batch"
         raise InputError(problem, field="measured_step", value=measured, hint=hint)
     tokens = samples * run.recipe.seq_len / step if model.architecture.reads_tokens else None
     shares = {limit: sum(terms.get(name, 0.0) for name in names) / step for limit, names in LIMITS.items()}
-    arch = model.architecture
-    regime = regime_of(run, priced.compute_capability, moe=arch.experts > 0) if arch.reads_tokens else ELSEWHERE
+    regime = regime_of(run, model.architecture, device)
     low, high = interval_of(regime, anchored=anchor is not None)
     exposed = sum(terms[name] for name in LIMITS["network"])
     return SpeedForecast(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import add, attrgetter
 from typing import Any
 
@@ -44,7 +44,9 @@ class Pass:
     core_flops: Value = 0.0
     """Of it, attention's."""
     masked_flops: Value = 0.0
-    """Attention of the pairs that a causal mask leaves out."""
+    """Attention of the pairs that a causal mask leaves out, run or not."""
+    unseen_flops: Value = 0.0
+    """Of the arithmetic, attention of pairs that a mask or a window leaves out."""
     moved: Value = 0.0
     """Bytes that kernels read and write, each operand once."""
 
@@ -251,10 +253,21 @@ class Pricer:
         there = run(m, n, k, work.unit, whole_in)
         back = run(m, k, n, work.unit, whole_out) if work.input_grad else Pass()
         if not work.weighted:  # both operands are activations
-            return there, back + run(k, n, m, work.unit), Pass()
+            return self._masked(work, there), back + run(k, n, m, work.unit), Pass()
         if not work.trains:
             return there, back, Pass()
         return there, back, run(n, k, m, self.gradient, 0.0, self.accumulate)
+
+    def _masked(self, work: Product, there: Pass) -> Pass:
+        """Attention without a kernel of its own computes all pairs, seen or not."""
+        form = work.inner or work.deep
+        if form is None or not (work.causal or work.window):
+            return there
+        keys = self.at(form)
+        reach = minimum(keys, float(work.window)) / keys if work.window else 1.0
+        share = 1.0 - 0.5 * reach if work.causal else 1.0
+        flops = there.flops
+        return replace(there, masked_flops=flops * reach * (1.0 - share), unseen_flops=flops * (1.0 - reach * share))
 
     def _core(self, work: Core) -> tuple[Pass, Pass, Pass]:
         op, s = work.op, self.sizes

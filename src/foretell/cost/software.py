@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any
 
+from foretell.arch.architecture import Architecture
+from foretell.arch.operators import Attention, Scan
 from foretell.cost import kernel_shares
 from foretell.cost.kernels import Efficiency
 from foretell.recipe.resolve import Run
@@ -49,8 +51,6 @@ GENERATIONS: dict[str, tuple[str, str]] = {
 }
 
 
-_MEASURED = ("8", "9", "10")
-"""Major compute capabilities of the devices that training runs were measured on."""
 CAPTURED: dict[str, float] = {"none": 0.0, "partial": 0.5, "layer": 0.9, "full": 0.98}
 """Share of a step's launches that CUDA graphs take from the host: a graph is launched as one."""
 
@@ -138,7 +138,7 @@ def software(run: Run, compute_capability: str | None, known: Mapping[str, float
     gen, kind = generation(compute_capability), family(run)
 
     def of(name: str, *keys: str) -> float:
-        return next((k[f"{name}.{key}"] for key in keys if f"{name}.{key}" in k), k.get(name, 0.0))
+        return k[next((full for key in keys if (full := f"{name}.{key}") in k), name)]
 
     attention = "flash1" if run.profile.name == "llm-foundry" else kind
     launched = 1.0 - CAPTURED[run.recipe.cuda_graphs]
@@ -193,16 +193,25 @@ def _months(date: str) -> int:
     return 12 * int(year) + int(month)
 
 
-def regime_of(run: Run, compute_capability: str | None, *, moe: bool) -> str:
+def regime_of(run: Run, arch: Architecture, device: str | None) -> str:
     """Name the kind of run whose residuals an interval is set from.
 
-    Families and generations that no measured run has, and a framework that is not named, take the residuals of whole sources
-    that a fit did not see.
+    Families of frameworks and devices (catalog ids) that no measured run has, models other than decoders of tokens, and a
+    framework that is not named take the residuals of whole sources that a fit did not see.
     """
-    known = calibration()["regimes"]
+    known, moe = calibration()["regimes"], arch.experts > 0
     name = f"{family(run)} {'experts' if moe else 'dense'}"
-    seen = (compute_capability or "").split(".")[0] in _MEASURED and run.profile.name != "generic"
+    seen = device in calibration()["devices"] and run.profile.name != "generic" and _decoder(arch)
     return name if name in known and seen else "experts elsewhere" if moe else "elsewhere"
+
+
+@functools.lru_cache(maxsize=256)
+def _decoder(arch: Architecture) -> bool:
+    """Whether every layer is causal attention over one sequence of tokens, as of all models that were measured."""
+    ops = [op for stack in arch.stacks for block in stack.blocks for op in block.ops]
+    own = [op for op in ops if isinstance(op, Attention)]
+    alike = all(op.causal and op.memory == "self" for op in own) and not any(isinstance(op, Scan) for op in ops)
+    return bool(own) and alike and len(arch.stacks) == 1
 
 
 def interval_of(regime: str, *, anchored: bool = False) -> tuple[float, float]:

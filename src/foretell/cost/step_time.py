@@ -164,6 +164,8 @@ def step_time(
     )
     found = idle(question, quick=True)
     passes = tuple(_total(f) + _total(b) for f, b in zip(ahead, back, strict=True))
+    if schedule == "dualpipe":  # a rank holds a stage from either end, and half of the micro-batches passes through each
+        passes = tuple((one + other) * 0.5 for one, other in zip(passes, reversed(passes), strict=True))
     reduction: Value = 0.0
     optimizer: Value = 0.0
     dp: Value = 0.0

@@ -15,7 +15,7 @@ from foretell.errors import InputError
 from foretell.machine.fleet import Fleet, NetworkFabric
 from foretell.machine.hardware import HardwareNode, Link
 
-__all__ = ["Bridge", "Group", "Topology", "congested", "inter_family", "intra_family", "topology_of"]
+__all__ = ["Bridge", "Group", "Topology", "congested", "inter_family", "intra_family", "link_family", "topology_of"]
 
 GBIT: Final = 1e9 / 8
 """Bytes/s of one Gbit/s."""
@@ -152,7 +152,12 @@ def intra_family(name: str) -> str:
     >>> intra_family("NVLink3 bridge"), intra_family("ICI 3D torus"), intra_family("pcie4")
     ('nvlink3', 'ici', 'pcie')
     """
-    return next((family for family, pattern in _FAMILIES if re.search(pattern, name.casefold())), "pcie")
+    return link_family(name) or "pcie"
+
+
+def link_family(name: str) -> str | None:
+    """Return the kind of link of a name, None where it names none that is known."""
+    return next((family for family, pattern in _FAMILIES if re.search(pattern, name.casefold())), None)
 
 
 def inter_family(name: str) -> str:
@@ -190,7 +195,7 @@ def topology_of(
     gpus_per_node = gpus_per_node or _usual_node(link)
     family = intra_family(link.name) if link and link.bandwidth_bytes_per_s else "pcie"
     domain = domain or _usual_domain(link, gpus_per_node)
-    bridged = link is not None and bool(link.bandwidth_bytes_per_s) and domain < gpus_per_node
+    bridged = link is not None and bool(link.bandwidth_bytes_per_s) and domain < gpus_per_node and _joins_cards(link)
     if fabric is not None and fabric.nic_bytes_per_s:
         network, nic, cards = inter_family(fabric.topology), fabric.nic_bytes_per_s, fabric.nics_per_node
     else:
@@ -243,6 +248,11 @@ def _usual_node(link: Link | None) -> int:
     if size > 16:
         return 4
     return 8 if size == 2 else min(8, size)  # two: a bridge between cards
+
+
+def _joins_cards(link: Link) -> bool:
+    """Whether a link is a bridge between two or four cards; boards with switches reach each other over the network."""
+    return "bridge" in link.name.casefold() or (link.domain_size or 8) <= 4
 
 
 def _usual_domain(link: Link | None, gpus_per_node: int) -> int:

@@ -43,7 +43,7 @@ def step_flops(priced: Priced, run: Run) -> StepFlops:
             back = chunk.backward.flops + chunk.weights.flops
             executed = executed + forward + chunk.again.flops + back
             # attention's backward pass computes its scores again, which no convention counts
-            model = model + forward + back - 0.5 * chunk.forward.core_flops
+            model = model + forward + back - 0.5 * chunk.forward.core_flops - 3.0 * chunk.forward.unseen_flops
             masked = masked + chunk.forward.masked_flops
             moved = moved + chunk.forward.moved + chunk.again.moved + chunk.backward.moved + chunk.weights.moved
     here = run.recipe.grad_accum / run.par.pp

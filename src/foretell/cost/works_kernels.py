@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from foretell.arch.operators import Attention, Conv, Experts, Head, Linear, Operator, Router, Scan
 from foretell.cost.graph import Node
@@ -149,10 +150,17 @@ def _attention(e: Emitter, op: Attention, span: Span, node: Node, _: frozenset[s
     long = (f"{ {'T': 'S', 'E': 'F', 'B': '1'}[place[0]] }/1", place[1])
     batch = ("B/tp", float(op.heads))
     rows = ({"T": "S/cp", "E": "F/1", "B": "1/1"}[span.rows[0]], span.rows[1])
+    shared: dict[str, Any] = {
+        "batch": batch,
+        "weighted": False,
+        "unit": node.outs[0].unit,
+        "causal": op.causal and place[0] == "T" and op.memory == "self",
+        "window": op.window,
+    }
     if node.name == f"{op.name}.scores":
-        return Product(node.name, rows, 0.0, float(op.head_dim), batch=batch, inner=long, weighted=False, unit=node.outs[0].unit)
+        return Product(node.name, rows, 0.0, float(op.head_dim), inner=long, **shared)
     if node.name == op.name:
-        return Product(node.name, rows, float(op.v_dim), 0.0, batch=batch, deep=long, weighted=False, unit=node.outs[0].unit)
+        return Product(node.name, rows, float(op.v_dim), 0.0, deep=long, **shared)
     return None
 
 

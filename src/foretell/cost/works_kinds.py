@@ -39,6 +39,10 @@ class Product:
     """``k`` as a form (scores times values)."""
     weighted: bool = True
     """One operand is a weight, whose gradient is written in the gradient's format."""
+    causal: bool = False
+    """Attention's scores or values, computed for the pairs too that a causal mask leaves out."""
+    window: int | None = None
+    """... and for those beyond so many keys."""
     unit: float = 2.0
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from foretell.cost.topology import DEFAULT_NETWORKS, GBIT, UNSTATED, Topology, inter_family, intra_family, topology_of
+from foretell.cost.topology import DEFAULT_NETWORKS, GBIT, UNSTATED, Topology, inter_family, link_family, topology_of
 from foretell.errors import InputError
+from foretell.evidence.row_run import Skip
 from foretell.machine import load_hardware
 from foretell.machine.hardware import HardwareNode
 from foretell.validation import number, positive_int
@@ -51,7 +52,9 @@ def _link(found: Topology, node: HardwareNode, fabric: Mapping[str, Any]) -> Top
     name = fabric.get("intra")
     if name is None:
         return found
-    family = intra_family(str(name))
+    family = link_family(str(name))
+    if family is None:
+        raise Skip(f"underspecified: hardware.fabric.intra {name!r} is no link that is known")
     own = found.bridge.family if found.bridge else found.family
     if family == own:
         return found

@@ -15,6 +15,8 @@ from foretell.validation import number
 __all__ = ["KINDS", "KernelRow", "predict_all", "read_row"]
 
 KINDS: Final = ("attention_bwd", "attention_fwd", "gemm", "grouped_gemm")
+_LARGEST: Final = 1e12
+"""Largest size, and longest time in us, that is taken for a measured one."""
 _HALF: Final = ("bf16", "fp16")
 _BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0}
 _UNSTATED: Final = 3.0
@@ -102,7 +104,7 @@ def read_row(row: Mapping[str, Any]) -> KernelRow:
         processors=float(hardware.sm_count),
     )
     sizes, notes = _attention(row) if kind.startswith("attention") else _product(row, kind == "grouped_gemm", format_)
-    measured = number(row["measured"]["time_us"], "measured.time_us", minimum=1e-3) * 1e-6
+    measured = number(row["measured"]["time_us"], "measured.time_us", minimum=1e-3, maximum=_LARGEST) * 1e-6
     return KernelRow(kind, hardware.id or gpu, hardware.compute_capability, device, sizes, measured, notes)
 
 
@@ -110,7 +112,7 @@ def _size(row: Mapping[str, Any], name: str) -> float:
     shape = row["shape"]
     if name not in shape:
         raise Skip(f"underspecified: shape.{name} is absent")
-    return number(shape[name], f"shape.{name}", minimum=1)
+    return number(shape[name], f"shape.{name}", minimum=1, maximum=_LARGEST)
 
 
 def _product(row: Mapping[str, Any], grouped: bool, format_: str) -> tuple[dict[str, float], tuple[str, ...]]:
@@ -120,7 +122,7 @@ def _product(row: Mapping[str, Any], grouped: bool, format_: str) -> tuple[dict[
     if result is None:
         raise Skip(f"not-modelled: results in {row['out_dtype']}")
     size = {name: _size(row, "m_per_group" if grouped and name == "m" else name) for name in "mnk"}
-    batch = _size(row, "groups") if grouped else number(row["shape"].get("batch", 1), "shape.batch", minimum=1)
+    batch = _size(row, "groups") if grouped else number(row["shape"].get("batch", 1), "shape.batch", minimum=1, maximum=_LARGEST)
     order = "mnk"
     if grouped:
         stage = str(row.get("stage"))
