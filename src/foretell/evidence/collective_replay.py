@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from foretell.cost.collectives import calibration, interval
 from foretell.errors import ForetellError
 from foretell.evidence.collective_rows import METRICS, CollectiveRow, read_row
 from foretell.evidence.kinds import Kind
+from foretell.evidence.reading import labels, plain, read
 from foretell.evidence.row_run import Skip
 from foretell.evidence.summary import Scored
 
@@ -19,24 +19,13 @@ __all__ = ["KIND", "score"]
 def score(row: Mapping[str, Any]) -> Scored:
     """Predict one row, in the unit of its metric; a row that cannot be predicted says why."""
     try:
-        ready = _read(row)
+        ready = read(read_row, row)
         point = ready.predict()
         return _scored(row, ready, point)
     except Skip as reason:
         return _skipped(row, str(reason))
     except ForetellError as error:
         return _skipped(row, f"not-modelled: {error}")
-
-
-def _read(row: Mapping[str, Any]) -> CollectiveRow:
-    """Read a row; one whose values do not go together is left out, with what went wrong."""
-    try:
-        return read_row(row)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, ForetellError):
-            raise
-        what = f"{type(error).__name__}: {str(error)[:80]}"
-        raise Skip(f"underspecified: the row cannot be read ({what})") from error
 
 
 def _scored(row: Mapping[str, Any], ready: CollectiveRow, point: float) -> Scored:
@@ -59,27 +48,12 @@ def _skipped(row: Mapping[str, Any], reason: str) -> Scored:
     measured = row.get("measured")
     metric = next((key for key in METRICS if isinstance(measured, Mapping) and key in measured), "unread")
     value = measured[metric] if isinstance(measured, Mapping) and metric in measured else None
-    return Scored(**_common(row), metric=metric, measured=_plain(value), skipped=reason)
-
-
-def _plain(value: object) -> float | None:
-    """Return a number that JSON can hold, else None."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < sys.float_info.max:
-        return None
-    return float(value)
+    return Scored(**_common(row), metric=metric, measured=plain(value), skipped=reason)
 
 
 def _common(row: Mapping[str, Any]) -> dict[str, Any]:
-    source, hardware, confidence = row.get("source"), row.get("hardware"), row.get("confidence")
-    title = source.get("title") if isinstance(source, Mapping) else None
-    gpu = str(hardware.get("gpu")) if isinstance(hardware, Mapping) else "unread"
-    return {
-        "id": str(row["id"])[:200],
-        "source": str(title).rsplit("/", 1)[-1][:100],
-        "framework": _library(str(row.get("algorithm")), gpu),
-        "confidence": confidence if isinstance(confidence, int) else 0,
-        "gpu": gpu[:100],
-    }
+    made = labels(row)
+    return made | {"framework": _library(str(row.get("algorithm")), made["gpu"])}
 
 
 def _library(algorithm: str, gpu: str) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 
 from foretell.cost.kernel_shares import calibration, interval
 from foretell.errors import ForetellError
-from foretell.evidence.kernel_rows import KernelRow, read_row
+from foretell.evidence.kernel_rows import read_row
 from foretell.evidence.kinds import Kind
+from foretell.evidence.reading import labels, plain, read
 from foretell.evidence.row_run import Skip
 from foretell.evidence.summary import Scored
 
@@ -20,7 +21,7 @@ _METRIC = "time_us"
 def score(row: Mapping[str, Any]) -> Scored:
     """Predict one row, in microseconds; a row that cannot be predicted says why."""
     try:
-        ready = _read(row)
+        ready = read(read_row, row)
         point = ready.predict()
     except Skip as reason:
         return _skipped(row, str(reason))
@@ -37,36 +38,14 @@ def score(row: Mapping[str, Any]) -> Scored:
     )
 
 
-def _read(row: Mapping[str, Any]) -> KernelRow:
-    """Read a row; one whose values do not go together is left out, with what went wrong."""
-    try:
-        return read_row(row)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, ForetellError):
-            raise
-        what = f"{type(error).__name__}: {str(error)[:80]}"
-        raise Skip(f"underspecified: the row cannot be read ({what})") from error
-
-
 def _skipped(row: Mapping[str, Any], reason: str) -> Scored:
     measured = row.get("measured")
     value = measured.get(_METRIC) if isinstance(measured, Mapping) else None
-    plain = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return Scored(**_common(row), measured=plain, skipped=reason)
+    return Scored(**_common(row), measured=plain(value), skipped=reason)
 
 
 def _common(row: Mapping[str, Any]) -> dict[str, Any]:
-    source, hardware, confidence = row.get("source"), row.get("hardware"), row.get("confidence")
-    title = source.get("title") if isinstance(source, Mapping) else None
-    gpu = str(hardware.get("gpu")) if isinstance(hardware, Mapping) else "unread"
-    return {
-        "id": str(row["id"])[:200],
-        "source": str(title).rsplit("/", 1)[-1][:100],
-        "framework": str(row.get("kind"))[:100],
-        "metric": _METRIC,
-        "confidence": confidence if isinstance(confidence, int) else 0,
-        "gpu": gpu[:100],
-    }
+    return labels(row) | {"framework": str(row.get("kind"))[:100], "metric": _METRIC}
 
 
 def _extra(_: Sequence[Scored]) -> dict[str, Any]:

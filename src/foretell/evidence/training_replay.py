@@ -12,6 +12,7 @@ from foretell.errors import ForetellError
 from foretell.evidence.baselines import baselines, formula_s
 from foretell.evidence.kinds import Kind
 from foretell.evidence.ranking import grouped_choices
+from foretell.evidence.reading import read
 from foretell.evidence.row_run import Skip
 from foretell.evidence.row_shape import TRAINING, fault_of
 from foretell.evidence.summary import Scored, summary
@@ -30,7 +31,7 @@ def score(row: Mapping[str, Any]) -> TrainingScored:
     if fault := fault_of(row, TRAINING):
         return _skipped(row, f"underspecified: {fault}")
     try:
-        ready = _read(row)
+        ready = read(training_row, row)
         found = predict(ready)
         return _scored(row, ready, found)
     except Skip as reason:
@@ -50,17 +51,6 @@ def predict(ready: TrainingRow, **options: Any) -> SpeedForecast:
         imbalance=ready.imbalance,
         **options,
     )
-
-
-def _read(row: Mapping[str, Any]) -> TrainingRow:
-    """Read a row; one whose values do not go together is left out, with what went wrong."""
-    try:
-        return training_row(row)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, ForetellError):
-            raise
-        what = f"{type(error).__name__}: {str(error)[:80]}"
-        raise Skip(f"underspecified: the row cannot be read ({what})") from error
 
 
 def _scored(row: Mapping[str, Any], ready: TrainingRow, found: SpeedForecast) -> TrainingScored:
