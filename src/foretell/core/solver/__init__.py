@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from foretell.core.solver.distributed import DistributedModel, DistributedResult
     from foretell.core.solver.moe_routing import MoERoutingModel, MoERoutingResult
     from foretell.core.solver.single_node import PerformanceProfile, SingleNodeModel
+    from foretell.core.solver.tail_latency import TailLatencyModel, TailLatencyResult
     from foretell.core.solver.training_memory import TrainingMemoryModel, TrainingMemoryResult
 
 _MODULE_OF = {
@@ -18,6 +19,8 @@ _MODULE_OF = {
     "MoERoutingResult": "moe_routing",
     "PerformanceProfile": "single_node",
     "SingleNodeModel": "single_node",
+    "TailLatencyModel": "tail_latency",
+    "TailLatencyResult": "tail_latency",
     "TrainingMemoryModel": "training_memory",
     "TrainingMemoryResult": "training_memory",
 }
@@ -29,6 +32,8 @@ __all__ = [
     "MoERoutingResult",
     "PerformanceProfile",
     "SingleNodeModel",
+    "TailLatencyModel",
+    "TailLatencyResult",
     "TrainingMemoryModel",
     "TrainingMemoryResult",
 ]
