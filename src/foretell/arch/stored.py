@@ -88,20 +88,28 @@ def _bits_of(places: tuple[str, ...], local: Iterable[_Rule], everywhere: Iterab
     return default
 
 
-def _bits_in_block(
-    block: Block, local: tuple[_Rule, ...], everywhere: tuple[_Rule, ...], default: float | None, rest: float
-) -> float:
-    """Bits of one layer's weights."""
-    total, after = 0.0, False
+def _matrix_bits(
+    block: Block, local: tuple[_Rule, ...], everywhere: tuple[_Rule, ...], default: float | None
+) -> dict[str, float | None]:
+    """Bits per element of the matrices of one layer's operators, by name; None where they are left as they are."""
+    found: dict[str, float | None] = {}
+    after = False
     for op in block.ops:
         after = after or op.name in ("norm2", "add1")
-        own = None
         if isinstance(op, Linear | Experts):
-            own = _bits_of(_places(op, after), local, everywhere, default)
+            found[op.name] = _bits_of(_places(op, after), local, everywhere, default)
+    return found
+
+
+def _bits_in_block(block: Block, own: dict[str, float | None], rest: float) -> float:
+    """Bits of one layer's weights."""
+    total = 0.0
+    for op in block.ops:
         if op.name in block.borrowed or block.shared:
             continue
+        wide = own.get(op.name)
         for w in op.weights():
-            bits = own if own is not None and w.role in ("matrix", "expert") else rest * 8
+            bits = wide if wide is not None and w.role in ("matrix", "expert") else rest * 8
             total += w.elements * bits
     return total
 
@@ -111,6 +119,33 @@ def _trunk(arch: Architecture) -> Iterator[tuple[int, Block]]:
         yield i, arch.main.blocks[which]
     for i, block in enumerate(arch.unused):
         yield arch.layers + i, block
+
+
+@lru_cache(maxsize=64)
+def matrix_bits(arch: Architecture) -> tuple[dict[str, float | None], ...]:
+    """For each layer of the trunk, next-token layers last: bits per element of its operators' matrices as the checkpoint stores
+    them, by the operator's name; None where they are not quantised.  Empty where the file says nothing of quantisation.
+
+    >>> from foretell.arch import load_model
+    >>> layers = matrix_bits(load_model("gpt-oss-20b").architecture)
+    >>> layers[0]["experts"], layers[0]["q_proj"]
+    (4.25, None)
+    """
+    q = arch.quantized
+    if q is None:
+        return ()
+    rules = [*(_Rule(p, None) for p in q.skip), *(_Rule(p, b) for p, b in q.groups)]
+    parsed = [(rule, rule.layer()) for rule in rules]
+    everywhere = tuple(rule for rule, at in parsed if at is None)
+    seen: dict[object, dict[str, float | None]] = {}
+    out = []
+    for i, block in _trunk(arch):
+        local = tuple(rule for rule, at in parsed if at and (at[0] in ("*", str(i)) or (at[1] and str(i).startswith(at[0]))))
+        key = (id(block), tuple(((rule.layer() or ("", False, ""))[2], rule.bits) for rule in local))
+        if key not in seen:
+            seen[key] = _matrix_bits(block, local, everywhere, q.bits or None)
+        out.append(seen[key])
+    return tuple(out)
 
 
 def checkpoint_bytes(arch: Architecture) -> int | None:
@@ -125,15 +160,10 @@ def checkpoint_bytes(arch: Architecture) -> int | None:
     plain = arch.embed.parameters + arch.head.parameters + sum(s.parameters for s in arch.stacks[:-1])
     if q is None:
         return int((plain + arch.main.parameters + sum(b.parameters for b in arch.unused)) * rest)
-    rules = [*(_Rule(p, None) for p in q.skip), *(_Rule(p, b) for p, b in q.groups)]
-    default = q.bits or None
-    parsed = [(rule, rule.layer()) for rule in rules]
-    everywhere = tuple(rule for rule, at in parsed if at is None)
     total, seen = plain * rest * 8, {}
-    for i, block in _trunk(arch):
-        local = tuple(rule for rule, at in parsed if at and (at[0] in ("*", str(i)) or (at[1] and str(i).startswith(at[0]))))
-        key = (id(block), tuple(((rule.layer() or ("", False, ""))[2], rule.bits) for rule in local))
+    for (_, block), own in zip(_trunk(arch), matrix_bits(arch), strict=True):
+        key = (id(block), id(own))
         if key not in seen:
-            seen[key] = _bits_in_block(block, local, everywhere, default, rest)
+            seen[key] = _bits_in_block(block, own, rest)
         total += seen[key]
     return round(total / 8)

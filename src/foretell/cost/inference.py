@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from foretell.arch.architecture import Architecture, Block
-from foretell.arch.operators import Attention, Experts, Scan
+from foretell.arch.operators import Attention, Experts, Operator, Scan
 from foretell.cost.arrays import Value, maximum, minimum
 from foretell.cost.evaluate import Basis, Sizes
 from foretell.cost.kernels import Device, Efficiency, attention, attention_bytes, matmul, product_bytes, traffic
@@ -23,7 +23,7 @@ from foretell.recipe.profiles import profile
 from foretell.recipe.resolve import Run, resolve
 from foretell.recipe.training import TrainingRecipe
 
-__all__ = ["Forward", "autoregressive", "forward_pass"]
+__all__ = ["Forward", "autoregressive", "forward_pass", "forward_works", "latent_widths"]
 
 STATE = 4.0
 """Bytes per element of a recurrent state: kernels keep it in fp32."""
@@ -63,10 +63,17 @@ def _blocks(arch: Architecture, wide: bool, bound: int) -> tuple[tuple[Block, in
     folder = folders(arch, run)[0]
     out = []
     for block, count in arch.blocks():
-        emitter = folder.emitter(_routed(block), input_grad=False)
+        emitter = folder.emitter(_served(block), input_grad=False)
         emitter.emit()
         out.append((block, count, block_works(emitter, fused_columns=True)))
     return tuple(out)
+
+
+def forward_works(arch: Architecture) -> tuple[tuple[Block, int, BlockWorks], ...]:
+    """Return what a 16-bit forward pass of one token runs, block by block, with how often each block stands in the model."""
+    return tuple(
+        (block, count, _without_memory(works)) for block, count, works in _blocks(arch, wide=False, bound=exceeded(arch, 1))
+    )
 
 
 @dataclass(slots=True)
@@ -145,7 +152,7 @@ class _Pass:
             pairs = queries * seen * share
             spent = attention(pairs, queries, heads, op.head_dim, op.v_dim, device, e, unit=self.unit)
             return Forward(2.0 * pairs * heads * (op.head_dim + op.v_dim), moved, spent, 1.0, 0.0, moved)
-        width, value = _latent(self.arch) or (op.head_dim, op.v_dim)
+        width, value = latent_widths(self.arch) or (op.head_dim, op.v_dim)
         flops = 2.0 * queries * seen * heads * (width + value)
         kept = self.weight * self.batch * seen * cached(self.arch, op) * self.basis.shards["tp"]
         near = self.unit * queries * heads * (op.head_dim + op.v_dim)
@@ -153,7 +160,7 @@ class _Pass:
         return Forward(flops, kept + near, spent, 1.0, kept if len(op.ins) > 1 else 0.0, near)
 
 
-def _latent(arch: Architecture) -> tuple[float, float] | None:
+def latent_widths(arch: Architecture) -> tuple[float, float] | None:
     """Widths of queries and values against the compressed keys of multi-head latent attention (arXiv 2405.04434, section 2.1):
     one latent for all heads, into which the up-projections are absorbed."""
     rank, rope = arch.config.get("kv_lora_rank"), arch.config.get("qk_rope_head_dim")
@@ -162,7 +169,7 @@ def _latent(arch: Architecture) -> tuple[float, float] | None:
 
 def cached(arch: Architecture, op: Attention) -> float:
     """Elements that one layer keeps of a token: keys and values of each head, or the latent and the shared rotary key."""
-    latent = _latent(arch)
+    latent = latent_widths(arch)
     return latent[0] if latent else float(op.kv_heads * (op.head_dim + op.v_dim))
 
 
@@ -216,10 +223,19 @@ def forward_pass(
     return total
 
 
-def _routed(block: Block) -> Block:
-    """A block whose tokens visit their own experts alone: code that runs every expert is for training."""
-    ops = tuple(replace(op, dense=False) if isinstance(op, Experts) and op.dense else op for op in block.ops)
+def _served(block: Block) -> Block:
+    """A block as servers run it: tokens visit their own experts alone, and attention is one kernel, where a model's training code
+    runs every expert or writes its scores out."""
+    ops = tuple(_kernel_of(op) for op in block.ops)
     return block if ops == block.ops else replace(block, ops=ops)
+
+
+def _kernel_of(op: Operator) -> Operator:
+    if isinstance(op, Experts) and op.dense:
+        return replace(op, dense=False)
+    if isinstance(op, Attention) and not (op.fused and not op.unfused):
+        return replace(op, fused=True, unfused=False)
+    return op
 
 
 def _without_memory(works: BlockWorks) -> BlockWorks:
