@@ -15,8 +15,9 @@ from foretell.cost.kernels import Efficiency
 
 __all__ = ["calibration", "efficiency", "generation", "interval"]
 
-_GENERATIONS: dict[str, str] = {"7": "ampere", "8": "ampere", "9": "hopper", "10": "blackwell", "12": "blackwell"}
-"""First figure of the compute capability -> the generation whose shares a device takes."""
+_GENERATIONS: dict[str, str] = {"7": "ampere", "8": "ampere", "9": "hopper", "10": "blackwell", "12": "ampere"}
+"""First figure of the compute capability -> the generation whose shares a device takes.  Blackwell's cards without tensor memory
+(12.x) run products as Ada does, warp by warp (PTX ISA, tcgen05 is of sm_100 alone)."""
 
 
 @functools.lru_cache(maxsize=1)

@@ -20,6 +20,7 @@ _MODULES: Final = {
     "collectives": "foretell.evidence.collective_replay",
     "kernels": "foretell.evidence.kernel_replay",
     "training": "foretell.evidence.training_replay",
+    "serving": "foretell.evidence.serving_replay",
 }
 KINDS: Final = tuple(_MODULES)
 """What can be replayed."""
@@ -29,8 +30,9 @@ KINDS: Final = tuple(_MODULES)
 class Kind:
     """How rows of one kind are scored and reported."""
 
-    score: Callable[..., Scored]
-    """From a row (a mapping) and the replay's options to what was predicted, or why nothing was."""
+    score: Callable[..., Scored | Sequence[Scored]]
+    """From a row (a mapping) and the replay's options to what was predicted, or why nothing was; a list of them, where a row
+    has several measured values."""
     groups: Mapping[str, Callable[[Scored], str]]
     """Name of a breakdown (``by_source``) -> the group of a row."""
     in_bars: Callable[[Scored], bool] = lambda _: True
@@ -45,7 +47,7 @@ def kind_of(name: str) -> Kind:
     >>> kind_of("weather")
     Traceback (most recent call last):
     foretell.errors.InputError: kind='weather' is not a kind of evidence that can be replayed; allowed: memory, collectives,
-    kernels, training
+    kernels, training, serving
     """
     if name not in _MODULES:
         raise InputError("is not a kind of evidence that can be replayed", field="kind", value=name, allowed=KINDS)

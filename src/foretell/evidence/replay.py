@@ -28,7 +28,7 @@ def replay(kind: str, path: str | Path, **options: str) -> dict[str, Any]:
     each source see of constants fitted without it (``left_out``).
     """
     how = kind_of(kind)
-    scored = [_one(row, how, options) for row in read_rows(path)]
+    scored = [one for row in read_rows(path) for one in _all(row, how, options)]
     if not scored:
         raise InputError("holds no rows", field="data", value=str(path), allowed="one measured run a line, as JSON")
     bars = [r for r in scored if how.in_bars(r)]
@@ -73,8 +73,12 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _one(row: dict[str, Any], how: Kind, options: dict[str, str]) -> Scored:
+def _all(row: dict[str, Any], how: Kind, options: dict[str, str]) -> list[Scored]:
     found = how.score(row, **options)
+    return [_one(row, found)] if isinstance(found, Scored) else [_one(row, one) for one in found]
+
+
+def _one(row: dict[str, Any], found: Scored) -> Scored:
     reason = EXCLUDED.get(str(row["id"]))
     if reason is None:
         return found

@@ -10,7 +10,7 @@ from typing import Any, Final
 from foretell.errors import InputError
 from foretell.validation import MAX_SEQUENCE, number, positive_int
 
-__all__ = ["MEMORY", "TRAINING", "Shape", "fault_of"]
+__all__ = ["MEMORY", "SERVING", "TRAINING", "Shape", "fault_of"]
 
 METRICS: Final = (
     "allocated",
@@ -125,6 +125,49 @@ TRAINING: Final = Shape(
     lists=("training.peft.targets", "training.recompute.modules", "training.cuda_graph.scope"),
     dates=("software.date", "source.date"),
 )
+SERVING: Final = Shape(
+    objects=("source", "engine", "hardware", "model", "model.config", "serving", "load", "measured"),
+    maybe_objects=("serving.speculative", "serving.disaggregated", "load.burst"),
+    texts=("source.title", "engine.name", "hardware.gpu", "model.name", "load.kind"),
+    maybe_texts=(
+        "engine.version",
+        "notes",
+        "load.dataset",
+        *(f"serving.{key}" for key in ("weights_dtype", "activation_dtype", "kv_dtype", "speculative.method")),
+        *(f"measured.{key}" for key in ("statistic", "ttft_statistic", "itl_kind", "ttft_kind", "throughput_scope")),
+    ),
+    whole=("confidence", "hardware.gpus"),
+    maybe_whole=(
+        "hardware.gpus_per_node",
+        "load.requests",
+        "load.max_output_tokens",
+        "serving.speculative.draft_tokens",
+        *(f"serving.{key}" for key in ("tp", "pp", "ep", "dp", "max_num_seqs", "max_num_batched_tokens", "max_model_len")),
+    ),
+    least={
+        "load.input_tokens": 0.0,
+        "load.output_tokens": 0.0,
+        "load.batch": 1e-9,
+        "load.concurrency": 1e-9,
+        "load.request_rate_per_s": 1e-9,
+        "load.arrival_cv": 0.0,
+        "serving.gpu_memory_utilization": 1e-3,
+        "serving.kv_cache_free_memory_fraction": 1e-3,
+        "serving.mem_fraction_static": 1e-3,
+        "serving.speculative.acceptance_length": 1.0,
+    },
+    some=(
+        *(f"measured.{key}" for key in ("ttft_s", "itl_s", "kv_tokens", "kv_bytes", "feasible")),
+        *(f"measured.{key}_tokens_per_s" for key in ("output", "input", "total")),
+    ),
+    names={
+        "load.kind": ("static", "closed", "open", "single", "offline", "capacity"),
+        "serving.dp_kind": ("replica", "attention"),
+        "measured.throughput_scope": ("total", "per_gpu"),
+    },
+    flags=("serving.chunked_prefill", "serving.prefix_cache", "serving.enforce_eager", "measured.feasible"),
+    dates=(),
+)
 _LARGEST: Final = {
     "parallel.pp": MAX_STAGES,
     "parallel.vpp": MAX_STAGES,
@@ -153,7 +196,8 @@ def _objects(row: Mapping[str, Any], shape: Shape) -> Iterator[str]:
         if value is not _MISSING and value is not None and not isinstance(value, Mapping):
             yield f"{path} is no object"
     assumed = row.get("assumed", ())
-    if not isinstance(assumed, list | tuple) or not all(isinstance(entry, Mapping) for entry in assumed):
+    kinds = (Mapping, str) if shape is SERVING else (Mapping,)
+    if not isinstance(assumed, list | tuple) or not all(isinstance(entry, kinds) for entry in assumed):
         yield "assumed is no list of objects"
 
 
