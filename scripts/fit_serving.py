@@ -73,6 +73,8 @@ RESERVED = ("rtx5090", "rtxpro6000-blackwell", "gb10-dgx-spark", "arc-pro-b60-24
 UNFINISHED = ("WIP experimental",)
 """What a source says of runs that it does not stand by yet: they are not fitted on."""
 CAP = 120
+FAR = 30.0
+"""Ratio beyond which an error counts no more."""
 FEW = 5
 """Errors from which on an interval is given."""
 ELSEWHERE = 1.5
@@ -172,7 +174,8 @@ class Rows:
                 continue
             found = replace(ready.deployment, steps=self.steps(ready, values[fam]))
             got = predicted(ready, found)
-            out[row["id"]] = [math.log(got[name] / ready.measured[name]) for name in fitted(ready) if got.get(name)]
+            ratios = [got[name] / ready.measured[name] for name in fitted(ready) if got.get(name)]
+            out[row["id"]] = [math.log(min(max(ratio, 1.0 / FAR), FAR)) for ratio in ratios]  # a full queue waits for ever
         return out
 
 
@@ -236,20 +239,27 @@ def main() -> None:
     parser.add_argument("rows")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--left-out", type=int, default=3, help="rounds of each fit that leaves a source out; 0: none")
+    parser.add_argument("--resume", action="store_true", help="start from the constants of the file that is there")
+    parser.add_argument(
+        "--errors", help="file that keeps the errors of sources left out: they are not fitted again if it is there"
+    )
     given = parser.parse_args()
     began = time.time()
     rows = Rows(given.rows)
     print(f"{len(rows.rows)} rows, {dict(rows.skipped)}")
-    x = fit(rows, PRIOR if given.rounds > 1 else known(), given.rounds)
+    x = fit(rows, known() if given.resume else PRIOR, given.rounds)
     print(f"fitted in {time.time() - began:.0f} s")
     for name, value in table(rows, x).items():
         print(f"  {name}: n {value['n']}, median {100 * value['median_ape']:.1f} %, bias {100 * value['bias']:+.1f} %")
-    seen: dict[str, dict[str, list[float]]] = {}
-    for source in rows.sources if given.left_out else ():
+    kept = pathlib.Path(given.errors) if given.errors else None
+    seen: dict[str, dict[str, list[float]]] = json.loads(kept.read_text("utf-8")) if kept and kept.is_file() else {}
+    for source in rows.sources if given.left_out and not seen else ():
         other = fit(rows, x, given.left_out, source)
         seen[source] = left(rows, other, source)
         errors = {name: round(float(np.median(np.abs(np.expm1(v)))), 3) for name, v in seen[source].items()}
         print(f"  without {source[:50]}: {errors}")
+    if kept:
+        kept.write_text(json.dumps(seen), "utf-8")
     write(rows, x, seen, given.rows)
     print(f"wrote {OUT} after {time.time() - began:.0f} s")
 
@@ -314,7 +324,7 @@ def measured_intervals(path: str, seen: dict[str, dict[str, list[float]]]) -> di
         for wider in {f"{load} {metric}", metric} - {name}:
             pooled[wider] += pairs
     for name, pairs in pooled.items():
-        found[name] = found[name] + pairs if name in found else pairs
+        found.setdefault(name, pairs)  # for loads of which too little was measured
     return {name: spread(pairs) for name, pairs in sorted(found.items()) if len(pairs) >= FEW}
 
 

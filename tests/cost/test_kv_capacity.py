@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foretell.arch import load_model
 from foretell.arch.architecture import Architecture
-from foretell.cost.kv_capacity import KvCapacity, kv_capacity
+from foretell.cost.kv_capacity import KvCapacity, kv_capacity, with_draft
 from foretell.cost.kv_layout import placement, stages
 from foretell.cost.kv_search import best_batch, pool_change, share_interval
 from foretell.cost.served_weights import FORMATS, stored_bits, weight_format
@@ -209,7 +209,12 @@ def test_a_draft_adds_its_layer() -> None:
     )
     assert mtp[0].count == none[0].count + 1
     assert sum(n for _, n in mtp[0].kept) == 62
-    assert "draft model are not counted" in capacity("llama-3.1-8b", speculation=Speculation("draft")).notes[-1]
+    alone, small = capacity("llama-3.1-8b"), capacity("llama-3.2-1b")
+    both = with_draft(alone, small)
+    assert both.pool_bytes == pytest.approx(alone.pool_bytes - small.stage.weights)
+    assert both.bytes_per_token == pytest.approx(alone.bytes_per_token + small.bytes_per_token)
+    assert sum(term.bytes for term in both.ledger) == pytest.approx(both.pool_bytes)
+    assert both.tokens < alone.tokens
 
 
 # -- windows and states ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from foretell.core.serving_forecast import point, serve
 from foretell.recipe.serving import ServingRecipe
 from foretell.sim.serving import play
 
-MODELS = (
+MODELS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama-3-8b", "h100", {}),
     ("llama-3-8b", "a100", {"version": "0.7.3"}),
     ("mixtral-8x7b", "h200", {"tp": 2}),
@@ -26,8 +26,7 @@ MODELS = (
 def drawn(seed: int) -> tuple[Deployment, Demand]:
     rng = random.Random(seed)  # noqa: S311  # no secret
     model, gpu, flags = MODELS[seed % len(MODELS)]
-    made: Any = dict(flags)
-    found = deployment(model, gpu, ServingRecipe(max_model_len=16384, **made))
+    found = deployment(model, gpu, ServingRecipe(max_model_len=16384, **flags))
     inputs, outputs = rng.randint(64, 4000), rng.randint(64, 800)
     load: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "longest": 3 * outputs, "input_cv": 0.5}
     if seed % 2:

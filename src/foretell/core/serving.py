@@ -16,7 +16,7 @@ from foretell.arch.workload import Workload
 from foretell.core.speed import CALIBRATED, checked_share
 from foretell.cost import kernel_shares
 from foretell.cost.kernels import Device
-from foretell.cost.kv_capacity import KvCapacity, kv_capacity
+from foretell.cost.kv_capacity import KvCapacity, kv_capacity, with_draft
 from foretell.cost.kv_layout import KV_BITS
 from foretell.cost.served_weights import weight_format
 from foretell.cost.serving_flow import Limits
@@ -35,6 +35,8 @@ __all__ = ["Deployment", "checked_serving", "deployment"]
 
 _HALF: Final = ("bf16", "fp16", "fp32")
 _KINDS: Final = ("replica", "attention")
+_BLOCKS: Final = (1, 8, 16, 32, 64, 128, 256)
+"""Block sizes that vLLM takes (vllm/config/cache.py)."""
 _METHODS: Final = ("draft", "mtp", "eagle")
 
 
@@ -132,8 +134,9 @@ def deployment(
     device = machine.accelerator if machine is not None and hardware is None else load_hardware(hardware or "h100")
     wanted = checked_serving(recipe or ServingRecipe(), arch)
     resolved = resolve_serving(wanted, device, arch, offline=offline, longest=longest)
+    _check_flags(wanted, resolved)
     formats, peaks, notes = _formats(resolved.recipe, device)
-    share = None if efficiency == CALIBRATED else checked_share(efficiency)
+    share = None if isinstance(efficiency, str) and efficiency == CALIBRATED else checked_share(efficiency)
     network = topology or topology_of(device, gpus_per_node, fleet=machine)
     family, known = family_of(resolved.engine.name, resolved.engine.version)
     times = engine or engine_time(family)
@@ -151,10 +154,15 @@ def deployment(
         proposes = _draft(draft, resolved, device, network, times, share)
     if r.devices > 1:
         notes += network.notes
+    if not device.cuda_like:
+        notes += (f"{device.name}: memory and host are counted as {r.engine} does on GPUs, and no run of it there was measured",)
     if not known:
         notes += (f"no run of {r.engine} was measured: its own time on the host is taken as {family}'s",)
     held = kv_capacity(arch, device, resolved)
-    return Deployment(model, device, resolved, steps, held, network, family, proposes, (*resolved.notes, *notes))
+    if draft is not None:
+        held = with_draft(held, _draft_capacity(draft, resolved, device))
+    said = (*model.notes, *arch.notes, *resolved.notes, *notes)
+    return Deployment(model, device, resolved, steps, held, network, family, proposes, tuple(dict.fromkeys(said)))
 
 
 def _served(model: Workload) -> Architecture:
@@ -204,6 +212,24 @@ def checked_serving(recipe: ServingRecipe, arch: Architecture) -> ServingRecipe:
     return replace(recipe, **changes)
 
 
+def _check_flags(wanted: ServingRecipe, resolved: Resolved) -> None:
+    """Refuse flags that the engine itself does not start with."""
+    r = resolved.recipe
+    if r.engine != "vllm":
+        return
+    tokens, longest = r.max_num_batched_tokens or 0, r.max_model_len or 0
+    if wanted.max_num_batched_tokens is not None and not r.chunked_prefill and tokens < longest:
+        raise CombinationError(
+            "is less than a prompt of max_model_len needs in one step without chunked prefill",
+            field="max_num_batched_tokens",
+            value=tokens,
+            allowed=f"{longest} or more",
+            hint="vLLM refuses to start so; lower max_model_len or leave chunked prefill on",
+        )
+    if wanted.block_size is not None and wanted.block_size not in _BLOCKS:
+        raise InputError("is no block size of vLLM", field="block_size", value=wanted.block_size, allowed=list(_BLOCKS))
+
+
 def _check_speculation(given: Speculation) -> None:
     choice(given.method, "speculation.method", _METHODS)
     positive_int(given.tokens, "speculation.tokens", maximum=64)
@@ -217,7 +243,9 @@ def _formats(r: ServingRecipe, device: HardwareNode) -> tuple[Formats, Device, t
     kind = weight_format(r.weights)
     notes: tuple[str, ...] = ()
     peaks = device.peak_flops
-    half = "bf16" if "bf16" in peaks else "fp16"
+    half = _half(device)
+    if "bf16" in (r.weights, r.kv) and half != "bf16":
+        notes = (f"{device.name} has no bf16 units: served in fp16 (--dtype half), which takes the same room",)
     if half not in peaks:
         raise InputError("has no known peak in 16 bits", field="hardware", value=device.name, allowed=list(peaks))
     wanted = str(r.activations)
@@ -225,7 +253,7 @@ def _formats(r: ServingRecipe, device: HardwareNode) -> tuple[Formats, Device, t
     if compute not in peaks:
         if kind.bits >= 16 or wanted != r.weights:
             raise InputError(f"has no known peak on {device.name}", field="activations", value=wanted, allowed=list(peaks))
-        notes = (f"{device.name} has no {wanted} units: weights are unpacked and multiplied in {half}",)
+        notes += (f"{device.name} has no {wanted} units: weights are unpacked and multiplied in {half}",)
         compute = half
     low = compute != half
     layer = 2.0 if kind.experts_only else kind.bits / 8
@@ -241,13 +269,30 @@ def _formats(r: ServingRecipe, device: HardwareNode) -> tuple[Formats, Device, t
     return formats, Device(peaks[half], peaks[compute], device.memory_bandwidth_bytes_per_s, processors), notes
 
 
+def _draft_of(draft: Workload | str, target: Resolved, device: HardwareNode) -> tuple[Architecture, Resolved]:
+    """A draft model on the target's ranks where its heads allow, in 16 bits."""
+    arch, r = _served(load_model(draft)), target.recipe
+    tp = r.tp if arch.heads and arch.heads % r.tp == 0 else 1
+    own = ServingRecipe(engine=r.engine, version=r.version, weights=_half(device), kv=r.kv, tp=tp, block_size=r.block_size)
+    return arch, resolve_serving(own, device, arch)
+
+
+def _draft_capacity(draft: Workload | str, target: Resolved, device: HardwareNode) -> KvCapacity:
+    arch, own = _draft_of(draft, target, device)
+    return kv_capacity(arch, device, own)
+
+
 def _draft(
     draft: Workload | str, target: Resolved, device: HardwareNode, network: Topology, times: EngineTime, share: float | None
 ) -> Steps:
-    """Prices of a draft model's steps, on the target's ranks where its heads allow, in 16 bits."""
-    arch = _served(load_model(draft))
-    tp = target.recipe.tp if arch.heads and arch.heads % target.recipe.tp == 0 else 1
-    own = ServingRecipe(engine=target.recipe.engine, version=target.recipe.version, tp=tp)
-    formats, peaks, _ = _formats(resolve_serving(own, device, arch).recipe, device)
+    """Prices of a draft model's steps."""
+    arch, own = _draft_of(draft, target, device)
+    formats, peaks, _ = _formats(own.recipe, device)
     e = kernel_shares.efficiency(device.compute_capability, device.id)
-    return step_prices(arch, peaks, e, network, Layout(tp), formats, replace(times, step_s=0.0, sequence_s=0.0), share=share)
+    times = replace(times, step_s=0.0, sequence_s=0.0, stream_s=0.0)
+    return step_prices(arch, peaks, e, network, Layout(own.recipe.tp), formats, times, share=share)
+
+
+def _half(device: HardwareNode) -> str:
+    """The 16-bit format that a device multiplies."""
+    return "bf16" if "bf16" in device.peak_flops else "fp16"

@@ -38,6 +38,8 @@ class ServingForecast(Result):
     ttft_s: float | None
     """Mean time to first token: client, queue, prompt; None where nothing is served."""
     ttft_interval_s: tuple[float, float] | None
+    ttft_floor_s: float | None
+    """What the arithmetic of the prompt takes at the peak: no interval begins below it."""
     queue_s: float | None
     """Of it, until the request is admitted."""
     prompt_s: float | None
@@ -250,7 +252,6 @@ def _job(found: Deployment, asked: Demand, client: float, speed: Mapping[str, fl
     requests = None if asked.requests is None else asked.requests / n
     most, _ = resident_limit(traffic, limits)
     places = min(most, given or math.inf, requests or math.inf)
-    flow = at_concurrency(found, traffic, limits, places, **speed)
     if places < most or given is not None:
         flow = at_concurrency(found, traffic, limits, min(places, most), **speed)
     else:
@@ -271,13 +272,17 @@ def _forecast(found: Deployment, asked: Demand, p: Point, common: dict[str, Any]
     notes = list(found.notes)
     if not p.stable:
         notes.append(f"arrivals exceed the {top * n:.4g} requests a second that it can serve: the queue grows for ever")
-    flops = (2.0 * found.workload.active_parameters * (traffic.computed + traffic.outputs)) * rate
+    arch = found.steps.arch
+    matrices = arch.active_parameters - (arch.vocab or 0) * arch.hidden  # the token table is looked up
+    flops = 2.0 * matrices * (traffic.computed + traffic.outputs) * rate
     peak = found.steps.device.low_peak if found.steps.formats.low else found.steps.device.peak
+    floor = 2.0 * matrices * traffic.computed / (peak * found.recipe.tp * found.recipe.pp)
     return ServingForecast(
         feasible=True,
         stable=p.stable,
         ttft_s=p.ttft,
-        ttft_interval_s=_around(p.ttft, regime, "ttft"),
+        ttft_interval_s=_not_below(_around(p.ttft, regime, "ttft"), floor),
+        ttft_floor_s=floor,
         queue_s=p.queue,
         prompt_s=p.prompt,
         itl_s=p.itl,
@@ -297,13 +302,31 @@ def _forecast(found: Deployment, asked: Demand, p: Point, common: dict[str, Any]
         waiting=p.waiting,
         bound=p.bound,
         utilization=rate / (top * n),
-        ledger=found.steps.ledger(p.load),
+        ledger=_ledger(found, p),
         mfu=flops / (peak * found.recipe.devices),
         regime=regime,
         notes=tuple(dict.fromkeys(notes)),
         _flow=p.flow,
         **common,
     )
+
+
+def _ledger(found: Deployment, p: Point) -> dict[str, float]:
+    """Seconds of the mean step by what it spends them on, what proposes tokens included."""
+    steps = p.flow.steps if p.flow is not None and p.flow.steps else ((1.0, p.load),)
+    out: dict[str, float] = {}
+    for often, load in steps:
+        terms: dict[str, float] = found.steps.ledger(load)
+        if found.recipe.speculation is not None:
+            terms["draft"] = float(found.seconds(load)) - sum(terms.values())
+        for name, spent in terms.items():
+            out[name] = out.get(name, 0.0) + often * float(spent)
+    return out
+
+
+def _not_below(interval: tuple[float, float], least: float) -> tuple[float, float]:
+    """Return an interval that begins no earlier than the peak allows."""
+    return max(interval[0], min(least, interval[1])), interval[1]
 
 
 def _around(value: float, regime: str, metric: str) -> tuple[float, float]:

@@ -8,7 +8,7 @@ layer, or the sampler's sort of all probabilities, whichever needs more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from foretell.arch.architecture import Architecture
@@ -22,7 +22,7 @@ from foretell.machine.hardware import HardwareNode
 from foretell.recipe.engines import Resolved, resolve_serving
 from foretell.recipe.serving import ServingRecipe
 
-__all__ = ["KvCapacity", "Term", "kv_capacity"]
+__all__ = ["KvCapacity", "Term", "kv_capacity", "with_draft"]
 
 GIB: Final = 2.0**30
 LEFTOVERS: Final = 2.0 * GIB
@@ -52,6 +52,8 @@ class KvCapacity:
     spread: float
     """Bytes that the pool may be off by (90 %)."""
     notes: tuple[str, ...] = ()
+    draft: float = 0.0
+    """Bytes of the weights of a draft model beside."""
 
     @property
     def pool_bytes(self) -> float:
@@ -167,6 +169,16 @@ def _on_stage(resolved: Resolved, hardware: HardwareNode, stage: Stage, notes: t
     return KvCapacity(resolved, budget, stage, prints, tokens, _spread(resolved, budget), notes)
 
 
+def with_draft(held: KvCapacity, draft: KvCapacity) -> KvCapacity:
+    """Return the capacity of a deployment whose accelerators hold a draft model too, which keeps keys and values of its own for
+    every token."""
+    own, both = draft.footprint, held.footprint
+    prints = replace(both, full=both.full + own.full, windows=both.windows + own.windows, state=both.state + own.state)
+    budget = replace(held.budget, weights=held.budget.weights + draft.stage.weights, pool=held.budget.pool - draft.stage.weights)
+    tokens = _tokens(held.resolved, prints, budget.pool)
+    return replace(held, budget=budget, footprint=prints, tokens=tokens, draft=draft.stage.weights)
+
+
 def _tokens(resolved: Resolved, prints: Footprint, pool: float) -> int:
     """Tokens of context that the engine says the pool holds."""
     engine, recipe = resolved.engine, resolved.recipe
@@ -198,13 +210,11 @@ def _spread(resolved: Resolved, budget: Budget) -> float:
 
 def _remarks(arch: Architecture, resolved: Resolved) -> Iterator[str]:
     """What a reader has to know of a deployment."""
-    recipe, spec, text = resolved.recipe, resolved.recipe.speculation, arch.text or arch
+    recipe, text = resolved.recipe, arch.text or arch
     if text.kv_heads and recipe.tp > text.kv_heads and not is_latent(text, resolved.engine.latent):
         yield f"each of the {text.kv_heads} key and value heads is held by {recipe.tp / text.kv_heads:g} ranks"
     if is_latent(text, resolved.engine.latent) and recipe.tp > 1:
         yield f"the latent is held by each of the {recipe.tp} tensor-parallel ranks"
-    if spec is not None and spec.method == "draft":
-        yield "weights and KV of the draft model are not counted"
     if arch.memory is not None:
         yield "keys and values of the encoder's output are not counted"
 
@@ -223,6 +233,7 @@ def _ledger(c: KvCapacity) -> tuple[Term, ...]:
         ("experts", s.experts, f"{recipe.weights}, ep {recipe.ep}", "routed experts", "parameters"),
         ("embedding", s.embedding, "vocabulary x hidden", "token table", "parameters"),
         ("head", s.head, "vocabulary x hidden", "output projection", "parameters"),
+        ("draft", c.draft, "its own parameters", "draft model", "parameters"),
         ("tables", s.tables, "max_position_embeddings x rotary x 2 B", "rotary embedding", "cos_sin_cache"),
         ("activation", b.activation * engine.activation, step, "largest step", engine.source),
         ("libraries", b.libraries, "0.13 GiB", "kernels loaded on first use", logs),

@@ -122,6 +122,8 @@ class Flow:
     bound: str
     """What holds the resident batch down: the demand, max_num_seqs, kv, tokens (the step's budget)."""
     stable: bool = True
+    steps: tuple[tuple[float, Load], ...] = ()
+    """How often steps of each kind come, for every step that decodes: the mean step is the sum of their seconds."""
     top: float | None = None
     """Requests a second that the server can at most serve, where that was worked out."""
 
@@ -180,6 +182,7 @@ class _Pace:
     """One prompt, from its admission to its first token."""
     occupied: float
     """Of the reading of prompts: how much of its capacity is used."""
+    steps: tuple[tuple[float, Load], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +204,21 @@ class _Server:
         """Load of n sequences that decode."""
         return Load(decode=n, context=n * self.traffic.seen, width=self.width)
 
-    def pace(self, n: float) -> _Pace:
+    def pace(self, n: float, others: float | None = None) -> _Pace:
+        """Return what steps take for one of n sequences that decode; ``others``: requests whose prompts come while it makes its
+        answer (None: as many)."""
         t, limits = self.traffic, self.limits
         load = self.decoding(n)
         alone = float(self.cost.seconds(load)) if n > 0 else 0.0
-        prompts = n / self.steps  # to be read for every step that decodes
+        prompts = max(n if others is None else others, 0.0) / self.steps  # to be read for every step that decodes
         if not limits.mixed:
             batch = max(1.0, min(limits.tokens / t.computed, prompts))  # those that came since the last step go together
             spent = prompt_s(self.cost, t, limits, batch)
             reading = prompts * spent / batch
-            return _Pace(alone + reading, alone, spent, reading / (alone + reading))
+            parts = max(1.0, math.ceil(t.computed * batch / limits.tokens)) if batch > 1.0 else 1.0
+            reads = Load(prefill=t.computed * batch / parts, pairs=t.pairs * batch / parts, prompts=max(batch / parts, 1.0))
+            steps = ((1.0, load), (prompts / batch * parts, reads))
+            return _Pace(alone + reading, alone, spent, reading / (alone + reading), steps)
         room = max(limits.tokens - n * self.width, 1.0)
         chunks = float(max(1, math.ceil(t.computed / room)))
         each = t.computed / chunks
@@ -218,7 +226,9 @@ class _Server:
         share = min(prompts * chunks / together, 1.0)
         read = Load(n, load.context, each * together, t.pairs / chunks * together, max(1.0, together), self.width)
         full = float(self.cost.seconds(read))
-        return _Pace((1.0 - share) * alone + share * full, alone if share < 0.5 else full, chunks * full, self.filled(n))
+        gap = alone if share < 0.5 else full
+        steps = ((1.0 - share, load), (share, read))
+        return _Pace((1.0 - share) * alone + share * full, gap, chunks * full, self.filled(n), steps)
 
     def filled(self, n: float) -> float:
         """Share of the steps' budget beside n decoding sequences that their successors' prompts need; 1 or more: prompts wait."""
@@ -229,12 +239,14 @@ class _Server:
         """Sequences that decode where prompts fill every step: no more of them can be read in time."""
         return _bisect(lambda n: self.filled(n) >= 1.0, 0.0, self.limits.tokens) if self.limits.mixed else math.inf
 
-    def flow(self, n: float, waiting: float, bound: str, wait_s: float = 0.0, more: float = 0.0) -> Flow:
+    def flow(
+        self, n: float, waiting: float, bound: str, wait_s: float = 0.0, *, more: float = 0.0, others: float | None = None
+    ) -> Flow:
         """Return the steady state with n sequences that decode; ``more``: how many more a sequence meets than there are."""
         t = self.traffic
         if self.steps <= 0:
             return self._reading_only(waiting, bound)
-        pace = self.pace(n + more)
+        pace = self.pace(n + more, others)
         rate = n / (self.steps * pace.step)
         prompts = n / self.steps
         load = self.decoding(n)
@@ -251,6 +263,7 @@ class _Server:
             gap_s=pace.gap,
             load=replace(load, prefill=prompts * t.computed, pairs=prompts * t.pairs, prompts=prompts),
             bound=bound,
+            steps=pace.steps,
         )
 
     def _reading_only(self, waiting: float, bound: str) -> Flow:
@@ -275,9 +288,10 @@ def at_concurrency(
     if server.steps <= 0:
         return server.flow(0.0, concurrency, "concurrency")
     resident = min(concurrency, most)
+    others = resident - 1.0  # a user asks again only when the answer is there: nobody waits for a prompt of his own
 
     def full(n: float) -> bool:
-        pace = server.pace(n)
+        pace = server.pace(n, others)
         return n + n / (server.steps * pace.step) * pace.read >= resident
 
     n, top = _bisect(full, 0.0, resident), server.most()
@@ -285,7 +299,8 @@ def at_concurrency(
         found = server.flow(top, 0.0, "tokens")
         waiting = max(0.0, concurrency - top - found.reading)
         return server.flow(top, waiting, "tokens")
-    return server.flow(n, max(0.0, concurrency - resident), bound if concurrency > most else "concurrency")
+    bound = bound if concurrency > most else "concurrency"
+    return server.flow(n, max(0.0, concurrency - resident), bound, others=others)
 
 
 def at_decoding(
@@ -337,7 +352,7 @@ def at_rate(
     pace = server.pace(n + more)
     busy = min(pace.occupied, 0.999)
     wait = busy / (1.0 - busy) * arrival_cv**2 / 2.0 * pace.read + min(n, 1.0) * pace.step / 2.0
-    return replace(server.flow(n, 0.0, "rate", wait, more), waiting=rate * wait, top=top.rate)
+    return replace(server.flow(n, 0.0, "rate", wait, more=more), waiting=rate * wait, top=top.rate)
 
 
 def job_s(

@@ -44,9 +44,9 @@ class EngineTime:
     unpack: float
     """Seconds of products that unpack their weights over those that need not, where arithmetic decides."""
     reduce_s: float
-    """Least time of the engine's own all-reduce."""
+    """What a sum over tensor-parallel ranks takes beside the transfer: waiting for each other, launching."""
     link_share: float
-    """Share of the links' rate that it reaches."""
+    """Share of the links' rate that the engine's own kernels for it reach."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

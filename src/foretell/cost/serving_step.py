@@ -357,16 +357,17 @@ class Steps:
         return rows + experts + tables - joined
 
     def all_reduce(self, size: Value) -> Value:
-        """Seconds of one sum over the tensor-parallel ranks: the library's, or the engine's own kernel where links allow one."""
-        group = place(self.topology, tp=self.layout.tp).tp
-        usual = collectives.seconds("all_reduce", size, group, self.topology, queued=True)
-        inside = self.layout.tp <= self.topology.domain and self.topology.family != "pcie"
-        if not inside:
-            return usual
-        n = self.layout.tp
-        rate = self.topology.inside(group) * self.engine.link_share
-        own = self.engine.reduce_s + minimum((n - 1.0) * size, 2.0 * size * (n - 1.0) / n + rate * self.engine.reduce_s) / rate
-        return minimum(usual, own)
+        """Seconds of one sum over the tensor-parallel ranks.
+
+        The library's; or, in a fast domain, the engine's own kernels where they are quicker: all send to all, or in two phases.
+        """
+        group, n, e = place(self.topology, tp=self.layout.tp).tp, self.layout.tp, self.engine
+        spent = collectives.seconds("all_reduce", size, group, self.topology, queued=True)
+        if n <= self.topology.domain and self.topology.family != "pcie":
+            rate = self.topology.inside(group) * e.link_share
+            wire = minimum((n - 1.0) * size, 2.0 * size * (n - 1.0) / n + rate * e.reduce_s)
+            spent = minimum(spent, wire / rate)
+        return e.reduce_s + spent
 
     def _dispatched(self, block: Block, tokens: Value) -> Value:
         """Tokens on their way to experts of other ranks, and back."""
