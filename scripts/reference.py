@@ -14,21 +14,25 @@ from pathlib import Path
 
 from foretell.arch.readers import known_model_types
 from foretell.arch.readers._index import MODULES
-from foretell.core.solver import (
-    DistributedModel,
-    DistributedResult,
-    MoERoutingModel,
-    MoERoutingResult,
-    PerformanceProfile,
-    SingleNodeModel,
-    TrainingMemoryModel,
-    TrainingMemoryResult,
-)
+from foretell.core import solver as public
 from foretell.recipe.history import HISTORY
 from foretell.recipe.optimizers import OPTIMIZERS
 from foretell.recipe.profiles import PROFILES
 from foretell.recipe.style import Style
 
+ORDER = (
+    "SingleNodeModel",
+    "TrainingMemoryModel",
+    "DistributedModel",
+    "MoERoutingModel",
+    "ServingModel",
+    "ContinuousBatchingModel",
+    "ServingCapacityModel",
+    "WeightStreamingModel",
+    "TailLatencyModel",
+)
+RESULTS = {"SingleNodeModel": "PerformanceProfile"}
+"""Results that are not named after their solver."""
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -145,17 +149,13 @@ def solvers() -> str:
             "the same as a `pint.Quantity`. Results are mappings; `to_dict()` is plain data, `explain()` text.\n"
         ),
     ]
-    pairs = (
-        (SingleNodeModel, PerformanceProfile),
-        (TrainingMemoryModel, TrainingMemoryResult),
-        (DistributedModel, DistributedResult),
-        (MoERoutingModel, MoERoutingResult),
-    )
-    for solver, result in pairs:
+    for name in ORDER:
+        solver = getattr(public, name)
+        result = getattr(public, RESULTS.get(name, name.replace("Model", "Result")))
         about = inspect.cleandoc(solver.__doc__ or "")
         out += [f"## {solver.__name__}\n", about + "\n", "```text", _signature(solver), "```\n"]
         out += [f"### {result.__name__}\n", f"{inspect.cleandoc(result.__doc__ or '')}\n", "| field | what it is |", "|---|---|"]
-        out += [f"| `{name}` | {said} |" for name, said in _documented(result)] + [""]
+        out += [f"| `{field}` | {said} |" for field, said in _documented(result)] + [""]
     return "\n".join(out).rstrip() + "\n"
 
 

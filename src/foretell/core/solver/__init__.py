@@ -6,36 +6,56 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from foretell.core.solver.continuous_batching import ContinuousBatchingModel, ContinuousBatchingResult
     from foretell.core.solver.distributed import DistributedModel, DistributedResult
     from foretell.core.solver.moe_routing import MoERoutingModel, MoERoutingResult
+    from foretell.core.solver.serving import ServingModel, ServingResult
+    from foretell.core.solver.serving_capacity import ServingCapacityModel, ServingCapacityResult
     from foretell.core.solver.single_node import PerformanceProfile, SingleNodeModel
     from foretell.core.solver.tail_latency import TailLatencyModel, TailLatencyResult
     from foretell.core.solver.training_memory import TrainingMemoryModel, TrainingMemoryResult
+    from foretell.core.solver.weight_streaming import WeightStreamingModel, WeightStreamingResult
 
 _MODULE_OF = {
+    "ContinuousBatchingModel": "continuous_batching",
+    "ContinuousBatchingResult": "continuous_batching",
     "DistributedModel": "distributed",
     "DistributedResult": "distributed",
     "MoERoutingModel": "moe_routing",
     "MoERoutingResult": "moe_routing",
     "PerformanceProfile": "single_node",
+    "ServingCapacityModel": "serving_capacity",
+    "ServingCapacityResult": "serving_capacity",
+    "ServingModel": "serving",
+    "ServingResult": "serving",
     "SingleNodeModel": "single_node",
     "TailLatencyModel": "tail_latency",
     "TailLatencyResult": "tail_latency",
     "TrainingMemoryModel": "training_memory",
     "TrainingMemoryResult": "training_memory",
+    "WeightStreamingModel": "weight_streaming",
+    "WeightStreamingResult": "weight_streaming",
 }
 
 __all__ = [
+    "ContinuousBatchingModel",
+    "ContinuousBatchingResult",
     "DistributedModel",
     "DistributedResult",
     "MoERoutingModel",
     "MoERoutingResult",
     "PerformanceProfile",
+    "ServingCapacityModel",
+    "ServingCapacityResult",
+    "ServingModel",
+    "ServingResult",
     "SingleNodeModel",
     "TailLatencyModel",
     "TailLatencyResult",
     "TrainingMemoryModel",
     "TrainingMemoryResult",
+    "WeightStreamingModel",
+    "WeightStreamingResult",
 ]
 
 
