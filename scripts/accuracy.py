@@ -10,6 +10,7 @@ did not see are read from the calibration files, where the fits wrote them.
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,23 @@ from foretell.evidence.replay import replay, shipped
 
 ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"(<!-- accuracy -->\n).*?(<!-- /accuracy -->)", re.DOTALL)
-KINDS = ("memory", "training", "kernels", "collectives")
+KINDS = ("memory", "training", "serving", "kernels", "collectives")
+LOADS = {
+    "single": "one request at a time",
+    "static": "one batch, started together",
+    "closed": "a constant number in flight",
+    "open": "arrivals at a rate (simulated)",
+    "offline": "everything queued at the start",
+}
+METRICS = {
+    "ttft_s": "time to first token",
+    "itl_s": "time between tokens",
+    "output_tokens_per_s": "output tokens a second",
+    "ttft_p99_s": "time to first token, p99",
+    "itl_p99_s": "time between tokens, p99",
+}
+MANY = 5
+"""Rows from which on a line is written."""
 ANSWERS = {
     "constant_mfu_fitted": "a constant share of the peak, fitted to the same rows",
     "constant_mfu": "a constant share of the peak, of other sources",
@@ -33,8 +50,12 @@ ANSWERS = {
 def main() -> int:
     """Write or check both files."""
     reports = {kind: replay(kind, shipped(kind)) for kind in KINDS}
-    brief = memory(reports["memory"]) + "\n" + times(reports)
-    pages = {ROOT / "README.md": brief, ROOT / "docs/accuracy.md": brief + "\n" + long(reports)}
+    brief = memory(reports["memory"]) + "\n" + times(reports) + "\n" + serving(reports["serving"])
+    pages = {
+        ROOT / "README.md": brief,
+        ROOT / "docs/accuracy.md": brief + "\n" + long(reports),
+        ROOT / "docs/serving.md": serving(reports["serving"]),
+    }
     stale = []
     for path, text in pages.items():
         old = path.read_text("utf-8")
@@ -119,6 +140,66 @@ def choosing(training: dict[str, Any]) -> list[str]:
     return rows
 
 
+def serving(report: dict[str, Any]) -> str:
+    """Medians by load and metric, with simpler answers to the same rows and what sources left out of the fit see."""
+    found = report["summary"]
+    unseen = unseen_loads(found["left_out"])
+    head = "| of a server, under | what was measured | rows | median error | bias | inside the 90 % interval"
+    head += " | two roofs | plain formula | median on sources that the fit did not see |"
+    rows = [head, "|---|---|---|---|---|---|---|---|---|"]
+    for load, what in LOADS.items():
+        for metric, name in METRICS.items():
+            s = found["by_load"].get(f"{load} {metric}")
+            if not s or s["n"] < MANY:
+                continue
+            simple = (found["baselines"][key]["by_load"] for key in ("naive_roofline", "reference_formula"))
+            others = (other.get(f"{load} {metric}", {}) for other in simple)
+            cells = " | ".join(number(other.get("median_ape_pct")) for other in others)
+            errors = f"{number(s['median_ape_pct'])} | {number(s['bias_pct'], sign=True)} | {s['coverage_pct']:.0f} %"
+            rows.append(f"| {what} | {name} | {s['n']} | {errors} | {cells} | {number(unseen.get((load, metric)))} |")
+    kv = found["by_metric"]
+    for metric, name in (("kv_tokens", "KV capacity, tokens"), ("kv_bytes", "KV capacity, bytes")):
+        s = kv[metric]
+        errors = f"{number(s['median_ape_pct'])} | {number(s['bias_pct'], sign=True)} | {s['coverage_pct']:.0f} %"
+        rows.append(f"| start-up | {name} | {s['n']} | {errors} | | | |")
+    odd, apart = len(found["without_suspicious"]["rows"]), found["apart"]["mlperf"]
+    said = (
+        f"{found['skipped']} values are left out with a reason. {odd} rows cannot be what they say (more than the memory or the "
+        "peak allows) and are counted all the same. Whole systems of MLPerf, which state neither lengths nor layout, are no part "
+    )
+    rows += ["", unfinished(report["rows"])]
+    rows += ["", f"{said}of it: {apart['n']} values, median error {number(apart['median_ape_pct'])}."]
+    return "\n".join(rows) + "\n"
+
+
+def unfinished(rows: list[dict[str, Any]]) -> str:
+    """Medians without the runs that their own source calls work in progress."""
+    closed = [row for row in rows if row["load"] == "closed" and row["error_pct"] is not None]
+    rest = [row for row in closed if "WIP experimental" not in row.get("note", "")]
+    itl, rate = (
+        statistics.median(abs(row["error_pct"]) for row in rest if row["metric"] == metric)
+        for metric in ("itl_s", "output_tokens_per_s")
+    )
+    return (
+        f"Of the values with a constant number in flight, {len(closed) - len(rest)} are of runs that their source calls work in "
+        f"progress; no constant was fitted on them. Without them the median is {number(itl)} (time between tokens) and "
+        f"{number(rate)} (output tokens a second)."
+    )
+
+
+def unseen_loads(left: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[tuple[str, str], float]:
+    """Median error of each load and metric over sources, each by constants that did not see it, weighted by rows."""
+    names = {"ttft": "ttft_s", "itl": "itl_s", "throughput": "output_tokens_per_s"}
+    sums: dict[tuple[str, str], list[float]] = {}
+    for by in left.values():
+        for name, found in by.items():
+            load, *_, metric = name.split()
+            total = sums.setdefault((load, names[metric]), [0.0, 0.0])
+            total[0] += found["rows"] * found["median_ape_pct"]
+            total[1] += found["rows"]
+    return {key: total / rows for key, (total, rows) in sums.items()}
+
+
 def long(reports: Mapping[str, dict[str, Any]]) -> str:
     """Everything by source, and what was left out."""
     report = reports["memory"]
@@ -131,6 +212,8 @@ def long(reports: Mapping[str, dict[str, Any]]) -> str:
     rows += left_out(report)
     rows += ["", "## Training steps by source", "", *steps(reports["training"]["summary"])]
     rows += left_out(reports["training"])
+    rows += ["", "## Servers by source", "", *by_source(reports["serving"])]
+    rows += left_out(reports["serving"])
     for kind in ("kernels", "collectives"):
         rows += ["", f"## {kind.capitalize()} by source", "", *by_source(reports[kind])]
         rows += left_out(reports[kind])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from foretell import __version__
-from foretell.cli import _app, catalog, fit, trace, train, validate
+from foretell.cli import _app, catalog, fit, serve, trace, train, validate
 
 TRACE_FLAGS = """
 --alloc-conf --allow-uncertain --attention --chrome --clip --compare --density --device --evaluate --experts --full --gpu --gpus
@@ -28,6 +28,14 @@ FIT_FLAGS = """
 --optimizer --optimizer-impl --optimizer-in-backward --packing --pp --pp-layout --precision --quantization
 --quiet --recompute --recompute-layers --recompute-modules --recompute-scope --schedule --seq-len --sharding
 --sp --tp --trainable-fraction --vpp --zero
+"""
+SERVE_FLAGS = """
+--acceptance --accepted-length --activations --arrival-cv --batch --block-size --burst --cached-tokens --chunked-prefill
+--concurrency --dp --dp-kind --draft --draft-tokens --efficiency --enforce-eager --engine --engine-version --ep --gpu
+--gpu-memory-utilization --gpus-per-node --input-cv --input-tokens --json --kv-dtype --longest-output --max-gpus
+--max-model-len --max-num-batched-tokens --max-num-seqs --no-advice --no-chunked-prefill --objective --output-tokens --plot
+--pp --prefill-gpu --prefill-gpus --prefill-tp --price --qps --quiet --rate --requests --seed --simulate --slo --speculative
+--system --tp --trace --trace-speed --transfer-gbps --weights
 """
 TRAIN_FLAGS = """
 --algorithm --attention --compile --congestion --cp --cuda-graphs --dispatcher --double-quant --dp --dropout
@@ -49,16 +57,18 @@ def flags(command: Any) -> list[str]:
 def test_the_flags_are_frozen() -> None:
     assert flags(fit.command) == sorted(FIT_FLAGS.split())
     assert flags(train.command) == sorted(TRAIN_FLAGS.split())
+    assert flags(serve.command) == sorted(SERVE_FLAGS.split())
     assert flags(validate.command) == ["--data", "--json", "--max-mape", "--quiet"]
     assert flags(catalog.command.commands["list"]) == ["--json", "--quiet"]
     assert flags(catalog.command.commands["show"]) == ["--json", "--kind", "--quiet"]
     assert flags(trace.command) == sorted(TRACE_FLAGS.split())
-    assert list(_app.Group.lazy) == ["fit", "train", "trace", "catalog", "validate"]
+    assert list(_app.Group.lazy) == ["fit", "train", "serve", "trace", "catalog", "validate"]
 
 
 VERBS: dict[str, Any] = {
     "fit": fit.command,
     "train": train.command,
+    "serve": serve.command,
     "validate": validate.command,
     "catalog list": catalog.command.commands["list"],
     "catalog show": catalog.command.commands["show"],
@@ -71,6 +81,8 @@ def test_the_examples_of_the_help_run_as_printed(cli: Any, line: str, tmp_path: 
     config = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 1024, "vocab_size": 1000}))
     (tmp_path / "rows.jsonl").write_text(json.dumps(row()) + "\n")
+    requests = [f"{0.3 * i:.1f},{300 + 7 * (i % 9)},{40 + i % 5}" for i in range(100)]
+    (tmp_path / "requests.csv").write_text("\n".join(["arrival,input_tokens,output_tokens", *requests]) + "\n")
     monkeypatch.chdir(tmp_path)
     program, *arguments = line.split()
     ran = cli(*arguments)

@@ -26,6 +26,10 @@ _VERBS = {
         "foretell.cli.train",
         "How long a training step takes, where its time goes, what would shorten it.",
     ),
+    "serve": (
+        "foretell.cli.serve",
+        "How fast a model is served: TTFT, ITL, throughput, KV capacity, how many GPUs.",
+    ),
     "trace": ("foretell.cli.trace", "The memory timeline of any PyTorch model's training step, without a GPU."),
     "catalog": (
         "foretell.cli.catalog",
@@ -33,7 +37,16 @@ _VERBS = {
     ),
     "validate": ("foretell.cli.validate", "Replay measured rows and report the errors."),
 }
-_FLAGS = {"zero_stage": "--zero", "hardware": "--gpu", "adapter": "--lora-rank", "topology_override": "--algorithm"}
+_FLAGS = {
+    "zero_stage": "--zero",
+    "hardware": "--gpu",
+    "adapter": "--lora-rank",
+    "topology_override": "--algorithm",
+    "memory_share": "--gpu-memory-utilization",
+    "kv": "--kv-dtype",
+    "version": "--engine-version",
+    "prices": "--price",
+}
 """Options whose name is not that of the field they set."""
 _REPORT_TO = "This is a fault of foretell, please report it with the command that you ran"
 

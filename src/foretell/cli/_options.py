@@ -1,4 +1,7 @@
-"""The options of a training run, as tables: name, what it takes, what it means. Values are checked in `_request`."""
+"""The options of runs and servers, as tables: name, what it takes, what it means.
+
+Values are checked in `_request` and `_serve_request`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-__all__ = ["FIT", "OUTPUT", "RUN", "TRAIN", "Grouped", "add", "names"]
+__all__ = ["FIT", "OUTPUT", "RUN", "SERVE", "TRAIN", "Grouped", "add", "names"]
 
 
 class Grouped(click.Option):
@@ -141,6 +144,78 @@ TRAIN: Final[dict[str, Rows]] = {
     ),
 }
 """The options of `train`."""
+
+SERVE: Final[dict[str, Rows]] = {
+    "Machine": (
+        ("--gpu", "NAME", "Accelerator: a catalog name or a file; with --qps also a list.  [default: h100]"),
+        ("--system", "NAME", "Machine and network of the catalog, in place of --gpu."),
+        ("--gpus-per-node", "N", "Accelerators of one node.  [default: 8, or the system's]"),
+    ),
+    "Engine": (
+        ("--engine", "NAME", "vllm, sglang, tensorrt-llm, lmdeploy, llama.cpp, tgi or other.  [default: vllm]"),
+        ("--engine-version", "TEXT", "As the engine prints it.  [default: the newest known]"),
+        ("--weights", "NAME", "Format of the weights: bf16, fp8, int4, nvfp4, q4_k_m ...  [default: the file's, or bf16]"),
+        ("--activations", "NAME", "Format that products run in.  [default: the weights', or 16 bits]"),
+        ("--kv-dtype", "NAME", "Format of keys and values: bf16, fp8, int8 ...  [default: 16 bits]"),
+        ("--enforce-eager", _FLAG, "No CUDA graphs."),
+        ("--efficiency", "SHARE", "calibrated, or one share of the peak for all.  [default: calibrated]"),
+    ),
+    "Layout": (
+        ("--tp", "N", "Tensor parallelism.  [default: 1]"),
+        ("--pp", "N", "Pipeline stages.  [default: 1]"),
+        ("--dp", "N", "Data parallelism.  [default: 1]"),
+        ("--dp-kind", "NAME", "replica: copies apart; attention: experts spread over all ranks.  [default: replica]"),
+        ("--ep", "N", "Ranks that share the routed experts, of tp x dp.  [default: 1]"),
+    ),
+    "Scheduler": (
+        ("--max-num-seqs", "N", "Requests that run at once.  [default: the engine's]"),
+        ("--max-num-batched-tokens", "N", "Tokens of one step.  [default: the engine's]"),
+        ("--max-model-len", "N", "Tokens of the longest request.  [default: the model's, or what fits]"),
+        ("--gpu-memory-utilization", "SHARE", "The engine's memory flag, whatever its name.  [default: the engine's]"),
+        ("--block-size", "N", "Tokens of one KV block.  [default: the engine's]"),
+        ("--chunked-prefill/--no-chunked-prefill", _FLAG, "Prompts are read in chunks.  [default: the engine's]"),
+    ),
+    "Speculation": (
+        ("--speculative", "METHOD", "Who proposes tokens: draft, mtp or eagle.  [default: draft, with --draft]"),
+        ("--draft", "MODEL", "Model that proposes them."),
+        ("--draft-tokens", "N", "Tokens that are proposed in a step.  [default: 4, mtp 1]"),
+        ("--acceptance", "P", "Probability that a proposed token is accepted.  [default: 0.7]"),
+        ("--accepted-length", "X", "Tokens that a step makes on average, in place of --acceptance."),
+    ),
+    "Disaggregation": (
+        ("--prefill-gpus", "N", "GPUs that only read prompts; those of --tp, --pp and --dp then only decode."),
+        ("--prefill-gpu", "NAME", "Their kind.  [default: as --gpu]"),
+        ("--prefill-tp", "N", "Their tensor parallelism.  [default: as --tp]"),
+        ("--transfer-gbps", "N", "Gbit/s at which the keys and values of a prompt travel.  [default: one network card's]"),
+    ),
+    "Load": (
+        ("--input-tokens", "N", "Mean tokens of a prompt.  [default: 1024]"),
+        ("--output-tokens", "N", "Mean tokens of an answer.  [default: 256]"),
+        ("--cached-tokens", "N", "Of the prompt, found in the prefix cache.  [default: 0]"),
+        ("--longest-output", "N", "Answers vary and are cut here.  [default: all are equally long]"),
+        ("--input-cv", "X", "Variation of prompts: standard deviation over mean.  [default: 0]"),
+        ("--concurrency", "N", "Closed loop: requests in flight.  [default: 32, or what fits]"),
+        ("--batch", "N", "One batch, started together."),
+        ("--rate", "QPS", "Open loop: requests a second."),
+        ("--arrival-cv", "X", "Variation of the times between arrivals: 1 Poisson, 0 constant.  [default: 1]"),
+        ("--burst", "PEAK,ON,PERIOD", "On top of --rate: 40,5s,60s is 40 a second for 5 s of every 60 s."),
+        ("--requests", "N", "Requests in all; alone: all are there at the start."),
+        ("--trace", "FILE", "Requests of a .csv or .jsonl file: arrivals and lengths."),
+        ("--trace-speed", "X", "Arrivals of the trace come this many times as fast.  [default: 1]"),
+    ),
+    "Question": (
+        ("--slo", "TARGETS", "Targets, as ttft=500ms,itl=50ms (p99), p50-ttft=200ms, e2e=10s."),
+        ("--qps", "QPS", "--rate, and how many GPUs it takes; --slo with --rate or --trace asks the same."),
+        ("--max-gpus", "N", "GPUs that are allowed."),
+        ("--objective", "NAME", "Best fleet: gpus (fewest), cost or latency.  [default: gpus, or cost with --price]"),
+        ("--price", "NAME=USD,...", "Of one GPU and hour: h100=2.5,a100=1.2."),
+        ("--simulate", _FLAG, "Play the load event by event: percentiles."),
+        ("--seed", "N", "Of the simulation.  [default: 0]"),
+        ("--plot", "FILE", "Draw the curve over concurrency (.png or .svg)."),
+        ("--no-advice", _FLAG, "Do not look for what would make it fit."),
+    ),
+}
+"""The options of `serve`."""
 
 OUTPUT: Final = (
     ("--json", _FLAG, "Print one JSON object."),

@@ -19,12 +19,14 @@ __all__ = ["command"]
 _WORST: Final = 10
 _FAR: Final = 20
 """Per cent from which on a row's assumptions are printed."""
+_MOST: Final = 60
+"""Rows that are printed of those that are further off."""
 _NAME: Final = 30
 """Columns of a summary's name."""
 
 
 def _validate(kind: str, **options: Any) -> int:  # text or flags
-    """Replay measured rows of a KIND (memory, training, collectives, kernels) and report how far the predictions are off.
+    """Replay measured rows of a KIND (memory, training, serving, collectives, kernels) and report how far off predictions are.
 
     Each line of FILE is one measured run. The answer is no (exit code 1) if --max-mape is given and not kept.
     """
@@ -59,7 +61,7 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tables that people read."""
     yield f"{'':<{_NAME}}{'rows':>6}{'MAPE %':>9}{'median %':>10}{'p90 %':>8}{'bias %':>8}{'in 90 %':>9}"
     yield from _lines("all", report["summary"])
-    for part in ("by_metric", "by_kind", "by_framework", "by_gpu", "by_source", "by_confidence"):
+    for part in ("by_metric", "by_load", "by_kind", "by_framework", "by_gpu", "by_source", "by_confidence"):
         for name, summary in (report.get(part) or report["summary"].get(part) or {}).items():
             yield from _lines(f"{part.removeprefix('by_')} {name}", summary)
     left_out = report["summary"].get("left_out")
@@ -75,6 +77,8 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"  all: in 90 %: {covered:.1f} %"
     yield "MAPE: mean of the absolute errors; bias: mean error; in 90 %: in the interval"
     yield from _choices(report["summary"])
+    yield from _simpler(report["summary"])
+    yield from _suspicious(report["summary"])
     verdicts = report["summary"].get("verdict_accuracy_pct", report.get("verdict_accuracy_pct"))
     if verdicts is not None:
         false = report["summary"].get("false_fits", report.get("false_fits"))
@@ -84,10 +88,13 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     scored.sort(key=lambda row: -abs(row["error_pct"]))
     if scored:
         yield f"furthest off (of {len(scored)}):"
-        for row in scored[: max(_WORST, sum(abs(row["error_pct"]) > _FAR for row in scored))]:
+        far = max(_WORST, sum(abs(row["error_pct"]) > _FAR for row in scored))
+        for row in scored[: min(far, _MOST)]:
             yield f"  {row['error_pct']:+7.1f} %  {row['metric']:<12} {row['id']}"
             if abs(row["error_pct"]) > _FAR and row.get("note"):
                 yield f"             its row says: {row['note']}"
+        if far > _MOST:
+            yield f"  and {far - _MOST} more beyond {_FAR} %, under --json"
     reasons: dict[str, int] = {}
     for row in report["rows"]:
         if row.get("skipped"):
@@ -121,6 +128,38 @@ def _choices(summary: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{short[name]}: {other['basis']}" for name, other in others.items())
 
 
+_ANSWERS: Final = {"naive_roofline": "roofline", "reference_formula": "formula"}
+
+
+def _simpler(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the medians of served rows beside those of simpler answers to the same rows."""
+    others = {short: summary.get("baselines", {}).get(name) for name, short in _ANSWERS.items()}
+    if summary.get("ranking") or None in others.values():
+        return
+    yield f"{'median error %':<{_NAME}}{'rows':>6}{'forecast':>10}" + "".join(f"{short:>10}" for short in others)
+    for part in ("by_metric", "by_load"):
+        for name, found in summary[part].items():
+            beside = {short: other[part].get(name, {}).get("median_ape_pct") for short, other in others.items() if other}
+            cells = {"n": found["n"], "forecast": found.get("median_ape_pct")} | beside
+            yield _row(f"{part.removeprefix('by_')} {name}", cells, (("n", 6), *((key, 10) for key in list(cells)[1:])))
+    yield from (f"{short}: {other['basis']}" for short, other in others.items() if other)
+
+
+def _suspicious(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the rows that no server can have measured, and what is left without them."""
+    found = summary.get("without_suspicious")
+    if not found or not found["rows"]:
+        return
+    yield f"suspicious, and counted above ({len(found['rows'])} rows):"
+    yield from (f"  {said}" for said in found["rows"][:_WORST])
+    if len(found["rows"]) > _WORST:
+        yield f"  and {len(found['rows']) - _WORST} more under --json"
+    yield "without them:"
+    for name, without in found.items():
+        if name != "rows" and without["n"] != summary["by_load"].get(name, {}).get("n"):
+            yield from _lines(f"load {name}", without)
+
+
 def _row(name: str, values: Mapping[str, Any], columns: tuple[tuple[str, int], ...]) -> str:
     """Write one line of a table; the columns are keys and widths."""
 
@@ -152,6 +191,7 @@ command = Verb(
     params=[click.Argument(["kind"])],
     examples=(
         "foretell validate memory --data rows.jsonl",
+        "foretell validate serving --data rows.jsonl",
         "foretell validate collectives --data rows.jsonl --json",
     ),
 )
