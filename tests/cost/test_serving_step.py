@@ -54,6 +54,15 @@ def test_arrays_price_as_numbers_do() -> None:
     assert many.tolist() == pytest.approx(one)
 
 
+def test_a_copy_at_other_rates_leaves_the_original_as_it_was() -> None:
+    steps = served().steps
+    both = replace(prompt(2000), decode=8, context=8000)
+    before = steps.seconds(both)
+    roofs = replace(steps, share=1.0)
+    assert roofs.seconds(both) == pytest.approx(served(efficiency=1.0).steps.seconds(both))
+    assert steps.seconds(both) == before
+
+
 def test_a_token_reads_the_experts_that_the_batch_visits() -> None:
     steps = served("mixtral-8x7b", "h200", efficiency=1.0).steps
     one, many = (steps.seconds(Load(decode=n, context=n)) for n in (1.0, 64.0))

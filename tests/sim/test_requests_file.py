@@ -140,10 +140,7 @@ def test_one_clear_error(tmp_path: Path, text: str | bytes, field: str, line: in
     with pytest.raises(InputError, match=said) as raised:
         list(read_requests(path))
     assert raised.value.field == field
-    if line is None:
-        assert str(path) in str(raised.value)
-    else:
-        assert raised.value.where == f"{path}:{line}"
+    assert raised.value.where == (str(path) if line is None else f"{path}:{line}")
     assert len(str(raised.value)) < 1500
 
 

@@ -21,8 +21,9 @@ from foretell.cost.kv_layout import KV_BITS
 from foretell.cost.served_weights import weight_format
 from foretell.cost.serving_flow import Limits
 from foretell.cost.serving_host import EngineTime, engine_time, family_of
+from foretell.cost.serving_kernels import Formats, Layout
 from foretell.cost.serving_load import Load
-from foretell.cost.serving_step import Formats, Layout, Steps, step_prices
+from foretell.cost.serving_step import Steps, step_prices
 from foretell.cost.topology import Topology, topology_of
 from foretell.errors import CombinationError, InputError
 from foretell.machine.fleet import Fleet, load_fleet

@@ -35,7 +35,7 @@ def naive(row: ServingRow) -> dict[str, float]:
     found, demand = row.deployment, row.demand
     if demand is None:
         return {}
-    steps = replace(found.steps, share=1.0, _table=None)
+    steps = replace(found.steps, share=1.0)
     batch = _batch(row, demand)
     seen = demand.inputs + demand.outputs / 2.0
     together = batch if demand.kind == "static" else 1.0

@@ -59,6 +59,6 @@ def _streaming(row: ServingRow, batch: float) -> float:
     """Seconds to read weights and KV of a batch once, at the full bandwidth."""
     demand, steps = row.demand, row.deployment.steps
     assert demand is not None  # noqa: S101
-    roofs = replace(steps, share=1.0, _table=None)
+    roofs = replace(steps, share=1.0)
     seen = demand.inputs + demand.outputs / 2.0
     return float(roofs.seconds(Load(decode=batch, context=batch * seen)))

@@ -153,20 +153,20 @@ def _rows(path: str | Path) -> Iterator[tuple[int, Columns, Row]]:
         lines = _lines(stream, path)
         first = next(lines, None)
         if first is None:
-            raise InputError("is empty", field="requests", value=str(path), allowed=_WANTED)
+            raise InputError("is empty", field="requests", where=str(path), allowed=_WANTED)
         number_, text = first
         if text.lstrip().startswith("["):
             raise InputError("is one JSON array", field="requests", value=str(path), where=f"{path}:{number_}",
                              allowed="JSON Lines (one object a line) or CSV", hint=_TOKENISE)  # fmt: skip
         if text.startswith("\x1f\ufffd"):
-            raise InputError("is compressed", field="requests", value=str(path), hint="Unpack it first")
+            raise InputError("is compressed", field="requests", where=str(path), hint="Unpack it first")
         rows = _json_rows if text.lstrip().startswith("{") else _csv_rows
         some = False
         for row in rows(chain([first], lines), path):
             some = True
             yield row
         if not some:
-            raise InputError("holds a header and no requests", field="requests", value=str(path))
+            raise InputError("holds a header and no requests", field="requests", where=str(path))
 
 
 def _lines(stream: BinaryIO, path: str | Path) -> Iterator[tuple[int, str]]:
