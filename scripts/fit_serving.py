@@ -159,9 +159,7 @@ class Rows:
         if found is None:
             if len(self.priced) > 8000:
                 self.priced.clear()
-            found = self.priced[key] = Steps(
-                old.arch, old.device, old.efficiency, old.topology, old.layout, old.formats, engine, old.eager, old.online
-            )
+            found = self.priced[key] = replace(old, engine=engine)
         found.engine = engine
         return found
 

@@ -402,6 +402,22 @@ def test_a_setting_without_effect_is_named(cli: Any, config: Config, given: str,
     assert found == ([f"given, and without effect on this answer: {', '.join(idle)}"] if idle else [])
 
 
+def test_a_count_of_requests_does_nothing_where_only_lengths_are_read(cli: Any, config: Config, trace: str) -> None:
+    asked = ("serve", config(), "--trace", trace, "--rate", "2", "--requests", "50")
+    said = "given, and without effect on this answer: --requests"
+    assert said in cli(*asked, "--json").document["notes"]
+    assert said not in cli(*asked, "--simulate", "--json").document["notes"]
+
+
+def test_flags_that_vllm_does_not_start_with_are_refused(cli: Any, config: Config) -> None:
+    flags = ("--max-num-seqs", "512", "--max-num-batched-tokens")
+    ran = cli("serve", config(), *flags, "256")
+    assert ran.code == 2
+    assert "max_num_seqs=512 exceeds max_num_batched_tokens" in ran.err
+    assert cli("serve", config(), *flags, "512").code == 0
+    assert cli("serve", config(), *flags, "256", "--engine", "sglang").code == 0
+
+
 def test_a_picture_is_drawn(cli: Any, config: Config, tmp_path: Path) -> None:
     for name, begins in (("curve.png", b"\x89PNG"), ("curve.svg", b"<?xml")):
         ran = cli("serve", config(), "--plot", str(tmp_path / name), "--quiet")

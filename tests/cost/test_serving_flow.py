@@ -21,6 +21,10 @@ from foretell.cost.serving_flow import (
     resident_limit,
 )
 from foretell.cost.serving_load import Load
+from foretell.sim.arrivals import ClosedLoop
+from foretell.sim.scheduler import Scheduler
+from foretell.sim.server import simulate
+from foretell.sim.serving import Drawn
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,42 @@ def test_prompts_that_are_read_beside_slow_everyone_down() -> None:
 def test_prompts_of_their_own_steps_cost_the_same() -> None:
     cost = Plain(step=0.0, token=1e-3)
     mixed, apart = (
-        at_concurrency(cost, Traffic(1000, 101), Limits(1000, 10_000, 1e9, mixed=mixed), 50) for mixed in (True, False)
+        at_concurrency(cost, Traffic(1000, 101), Limits(1000, 10_000, 1e9, mixed=mixed), 50, staggered=True)
+        for mixed in (True, False)
     )
     assert apart.rate == pytest.approx(mixed.rate, rel=0.02)
     assert apart.gap_s < mixed.itl_s  # the usual gap has no prompt in it
+
+
+def test_equal_requests_go_in_step_where_prompts_come_first() -> None:
+    """20 prompts in ten steps, then 100 steps that decode: the first users wait for one step of reading, the last for ten."""
+    cost, how = Plain(token=1e-4), Limits(1000, 2000, 1e9, mixed=False)
+    flow = at_concurrency(cost, Traffic(1000, 101), how, 20)
+    reads, decodes = 0.01 + 2000e-4, 0.01 + 20e-4
+    assert flow.rate == pytest.approx(20 / (10 * reads + 100 * decodes))
+    assert flow.ttft_s == pytest.approx(5.5 * reads)
+    assert flow.itl_s == pytest.approx(decodes + 4.5 * reads / 100)
+    assert flow.gap_s == pytest.approx(decodes)
+    assert sum(often * cost.seconds(load) for often, load in flow.steps) == pytest.approx(flow.itl_s)
+    assert flow.decoding + flow.reading == pytest.approx(20)
+    waiting = at_concurrency(cost, Traffic(1000, 101), Limits(20, 2000, 1e9, mixed=False), 50)
+    assert waiting.rate == pytest.approx(flow.rate)
+    assert waiting.queue_s == pytest.approx(30 / flow.rate)
+    unequal = at_concurrency(cost, Traffic(1000, 101, longest=400), how, 20)
+    assert unequal.ttft_s < flow.ttft_s / 3
+
+
+def test_going_in_step_is_what_a_simulated_server_does() -> None:
+    cost, traffic = Plain(token=1e-4, key=1e-8), Traffic(900, 200)
+    found = simulate(
+        ClosedLoop(users=24, lengths=Drawn(900.0, 200.0), requests=480),
+        Scheduler(max_seqs=64, max_tokens=2048, kv_tokens=10**7, mixed=False, chunked=True),
+        cost,
+    )
+    flow = at_concurrency(cost, traffic, Limits(64, 2048, 1e7, mixed=False), 24)
+    assert found.ttft.mean == pytest.approx(flow.ttft_s, rel=0.15)
+    assert found.tpot.mean == pytest.approx(flow.itl_s, rel=0.05)
+    assert 480 / found.duration_s == pytest.approx(flow.rate, rel=0.05)
 
 
 def test_the_budget_of_a_step_cuts_prompts_and_can_be_the_limit() -> None:

@@ -155,3 +155,11 @@ def test_a_low_precision_format_that_a_device_lacks_is_unpacked_with_a_note() ->
     assert found.steps.formats.unpacked
     with pytest.raises(ft.ForetellError, match="fp8"):
         served(gpu="a100", weights="bf16", activations="fp8")
+
+
+def test_chunks_share_steps_with_decoding_where_the_engine_mixes_them() -> None:
+    assert served().limits.mixed
+    assert not served(engine="sglang").limits.mixed
+    assert not served(engine="sglang", chunked_prefill=True).limits.mixed
+    assert served(engine="vllm", version="0.6.0", chunked_prefill=True).limits.mixed
+    assert not served(engine="vllm", version="0.6.0", chunked_prefill=False).limits.mixed

@@ -167,7 +167,8 @@ def _burst(text: str | None, rate: float) -> dict[str, float] | None:
 
 def asked_of(options: Options) -> tuple[Any, ...]:
     """Return all that decides what is read of a file."""
-    return options["trace"], options["trace_speed"], options["requests"], bool(_replaced(options))
+    replaced = bool(_replaced(options))  # then lengths alone are read, of the whole file
+    return options["trace"], options["trace_speed"], None if replaced else options["requests"], replaced
 
 
 def _replaced(options: Options) -> list[str]:

@@ -76,7 +76,7 @@ class Deployment:
             sequences=float((r.max_num_seqs or 1) * ranks),
             tokens=float((r.max_num_batched_tokens or 1) * ranks),
             kv_tokens=float(max(self.capacity.tokens, 0) * ranks),
-            mixed=engine.mixed or bool(r.chunked_prefill),
+            mixed=engine.mixed or (engine.chunks_mixed and bool(r.chunked_prefill)),
             reserve=engine.admission == "reserve",
         )
 
@@ -226,6 +226,14 @@ def _check_flags(wanted: ServingRecipe, resolved: Resolved) -> None:
             value=tokens,
             allowed=f"{longest} or more",
             hint="vLLM refuses to start so; lower max_model_len or leave chunked prefill on",
+        )
+    if wanted.max_num_seqs and wanted.max_num_batched_tokens and wanted.max_num_seqs > wanted.max_num_batched_tokens:
+        raise CombinationError(
+            "exceeds max_num_batched_tokens: each sequence has a token in a step",
+            field="max_num_seqs",
+            value=wanted.max_num_seqs,
+            allowed=f"1 to {wanted.max_num_batched_tokens}",
+            hint="vLLM refuses to start so; raise max_num_batched_tokens",
         )
     if wanted.block_size is not None and wanted.block_size not in _BLOCKS:
         raise InputError("is no block size of vLLM", field="block_size", value=wanted.block_size, allowed=list(_BLOCKS))

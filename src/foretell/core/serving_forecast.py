@@ -207,7 +207,7 @@ def point(found: Deployment, asked: Demand) -> Point:
         flow = at_rate(found, traffic, limits, asked.rate / n, arrival_cv=asked.arrival_cv, **speed)
     elif asked.kind == "closed":
         assert asked.concurrency is not None  # noqa: S101  # checked
-        flow = at_concurrency(found, traffic, limits, asked.concurrency / n, **speed)
+        flow = at_concurrency(found, traffic, limits, asked.concurrency / n, width=found.width, made=found.made)
     else:
         return _job(found, asked, client, speed)
     return _of(flow, client)
@@ -253,7 +253,8 @@ def _job(found: Deployment, asked: Demand, client: float, speed: Mapping[str, fl
     most, _ = resident_limit(traffic, limits)
     places = min(most, given or math.inf, requests or math.inf)
     if places < most or given is not None:
-        flow = at_concurrency(found, traffic, limits, min(places, most), **speed)
+        together = min(places, most)
+        flow = at_concurrency(found, traffic, limits, together, width=found.width, made=found.made, staggered=True)
     else:
         flow = largest_rate(found, traffic, limits, **speed)
     if requests is None or requests > _FEW * places:

@@ -166,7 +166,7 @@ def resident_limit(traffic: Traffic, limits: Limits) -> tuple[float, str]:
 def prompt_s(cost: StepCost, traffic: Traffic, limits: Limits, together: float = 1.0) -> float:
     """Return the seconds in which an idle server reads so many prompts, in steps of at most the budget."""
     todo = traffic.computed * together
-    steps = float(max(1, math.ceil(todo / limits.tokens))) if limits.mixed or together > 1.0 else 1.0
+    steps = float(max(1, math.ceil(todo / limits.tokens)))
     load = Load(prefill=todo / steps, pairs=traffic.pairs * together / steps, prompts=max(together / steps, 1.0))
     return steps * float(cost.seconds(load))
 
@@ -266,6 +266,35 @@ class _Server:
             steps=pace.steps,
         )
 
+    def in_step(self, n: float, waiting: float, bound: str) -> Flow:
+        """Return the state of n equal requests that a server keeps in step: it reads all of their prompts before any of them
+        decodes, so that all end together and their successors' prompts come together again."""
+        t = self.traffic
+        spent = prompt_s(self.cost, t, self.limits, n)
+        parts = float(max(1, math.ceil(t.computed * n / self.limits.tokens)))
+        load = self.decoding(n)
+        alone = float(self.cost.seconds(load))
+        after = (parts - 1.0) / (2.0 * parts)  # of the reading: what comes behind a prompt's own part
+        reads = Load(prefill=t.computed * n / parts, pairs=t.pairs * n / parts, prompts=max(n / parts, 1.0))
+        step = alone + after * spent / self.steps
+        rate = n / (spent + self.steps * alone)
+        queue, own = waiting / rate, (1.0 - after) * spent
+        prompts = n / self.steps
+        return Flow(
+            rate=rate,
+            decoding=rate * self.steps * step,
+            reading=rate * own,
+            waiting=waiting,
+            ttft_s=queue + own,
+            queue_s=queue,
+            prompt_s=own,
+            itl_s=step / self.made,
+            gap_s=alone,
+            load=replace(load, prefill=prompts * t.computed, pairs=prompts * t.pairs, prompts=prompts),
+            bound=bound,
+            steps=((1.0, load), (after * parts / self.steps, reads)),
+        )
+
     def _reading_only(self, waiting: float, bound: str) -> Flow:
         """Requests of one token: prompts are all there is, as many in a step as its budget holds."""
         together = max(1.0, min(self.limits.tokens / self.traffic.computed, waiting))
@@ -277,17 +306,27 @@ class _Server:
 
 
 def at_concurrency(
-    cost: StepCost, traffic: Traffic, limits: Limits, concurrency: float, *, width: float = 1.0, made: float = 1.0
+    cost: StepCost,
+    traffic: Traffic,
+    limits: Limits,
+    concurrency: float,
+    *,
+    width: float = 1.0,
+    made: float = 1.0,
+    staggered: bool = False,
 ) -> Flow:
     """Return the steady state with a constant number of requests in flight (closed loop).
 
-    ``width`` and ``made``: tokens of a sequence that a step runs, and that it makes on average (speculation).
+    ``width`` and ``made``: tokens of a sequence that a step runs, and that it makes on average (speculation).  ``staggered``:
+    requests did not begin together; else those of equal length go in step on a server that reads prompts first.
     """
     server = _Server(cost, traffic, limits, width, made)
     most, bound = resident_limit(traffic, limits)
     if server.steps <= 0:
         return server.flow(0.0, concurrency, "concurrency")
     resident = min(concurrency, most)
+    if not (staggered or limits.mixed) and math.isinf(traffic.decay) and made == 1.0:
+        return server.in_step(resident, max(0.0, concurrency - resident), bound if concurrency > most else "concurrency")
     others = resident - 1.0  # a user asks again only when the answer is there: nobody waits for a prompt of his own
 
     def full(n: float) -> bool:
@@ -316,7 +355,7 @@ def at_decoding(
 def largest_rate(cost: StepCost, traffic: Traffic, limits: Limits, *, width: float = 1.0, made: float = 1.0) -> Flow:
     """Return the steady state of a server with requests always waiting, without their wait."""
     most, bound = resident_limit(traffic, limits)
-    found = at_concurrency(cost, traffic, limits, most, width=width, made=made)
+    found = at_concurrency(cost, traffic, limits, most, width=width, made=made, staggered=True)
     return found if found.bound == "tokens" else replace(found, bound=bound)
 
 
@@ -375,7 +414,7 @@ def job_s(
     n = min(requests, most, concurrency or math.inf)
     spent = 0.0
     if requests > n:
-        spent = (requests - n) / at_concurrency(cost, traffic, limits, n, width=width, made=made).rate
+        spent = (requests - n) / at_concurrency(cost, traffic, limits, n, width=width, made=made, staggered=True).rate
     together = max(1.0, min(n, limits.tokens / traffic.computed))
     spent += n / together * prompt_s(cost, traffic, limits, together)
     decay = traffic.decay

@@ -37,6 +37,8 @@ class Engine:
     """Tokens of a step where prompts are read in chunks by such a version."""
     mixed: bool = True
     """Whether prompts and decoding sequences share a step; False: steps that read prompts come first."""
+    chunks_mixed: bool = True
+    """... or do where prompts are read in chunks."""
     admission: Literal["grow", "reserve"] = "grow"
     """grow: blocks are taken as a sequence grows, and the latest sequence is preempted when none is left; reserve: a sequence
     starts when blocks for its prompt and its longest answer are free."""

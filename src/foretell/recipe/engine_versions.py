@@ -95,6 +95,7 @@ SGLANG: Final = (
             "limits": "sglang-2024",
             "block_size": 1,
             "mixed": False,
+            "chunks_mixed": False,  # enable_mixed_chunk is off
             "activation": False,
             "windows": False,
             "graph_largest": 160,

@@ -59,7 +59,8 @@ class WeightStreamingResult(Result):
     kv_cache_size_bytes: float
     activations_size_bytes: float
     weight_buffers_size_bytes: float
-    """Two layers; 0 on wafers, which work on weights as they arrive."""
+    """Two of the largest piece that is streamed at once, a layer or the output head; 0 on wafers, which work on weights as they
+    arrive."""
     total_memory_required_bytes: float
     available_memory_bytes: float
     injection_bandwidth_bytes_per_s: float
