@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from foretell.cli._efficiency import efficiency_of
 from foretell.cli._values import duration, one_of, real, share, whole
-from foretell.core.speed import CALIBRATED
 from foretell.cost.collectives import ALGORITHMS, SHAPES
 from foretell.cost.topology import GBIT, topology_of
-from foretell.errors import InputError
 from foretell.plan.pace import Pace
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def pace_of(made: Request, options: dict[str, Any]) -> Pace:
         launch,
         network,
         algorithm=one_of(options["algorithm"], "algorithm", (*ALGORITHMS, *SHAPES)),
-        efficiency=_efficiency(options["efficiency"]),
+        efficiency=efficiency_of(options["efficiency"]),
         imbalance=_ratio(options["imbalance"], "imbalance"),
         expert_spread=real(options["expert_spread"], "expert_spread", minimum=0.0, maximum=100.0) or 0.0,
         jitter=share(options["jitter"], "jitter") or 0.0,
@@ -54,20 +53,6 @@ def _network(made: Request, options: dict[str, Any]) -> Topology:
         found = replace(found, nics_per_node=cards)
     stated = f"network of {found.nics_per_node} x {found.nic_bytes_per_s / GBIT:g} Gbit/s a node, taken to be {found.network}"
     return replace(found, notes=(*(note for note in notes if not note.startswith("network ")), stated))
-
-
-def _efficiency(text: str | None) -> float | str:
-    """Return "calibrated", or one share of the peak."""
-    if text is None or text.strip().casefold() == CALIBRATED:
-        return CALIBRATED
-    allowed = f"{CALIBRATED}, or a share of the peak above 0 and at most 1"
-    try:
-        made = share(text, "efficiency")
-    except InputError as error:
-        raise InputError("is no efficiency", field="efficiency", value=text, allowed=allowed) from error
-    if not made:
-        raise InputError("would never end", field="efficiency", value=text, allowed=allowed)
-    return made
 
 
 def _ratio(text: str | None, field: str) -> float:

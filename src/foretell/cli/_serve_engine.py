@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from foretell.cli._values import one_of, real, share, whole
-from foretell.core.speed import CALIBRATED
 from foretell.cost.served_weights import FORMATS
 from foretell.errors import CombinationError, InputError
 from foretell.recipe.serving import ServingRecipe, Speculation
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from foretell.arch.architecture import Architecture
     from foretell.cli._serve_load import Assumed, Options
 
-__all__ = ["efficiency_of", "recipe_of"]
+__all__ = ["recipe_of"]
 
 _METHODS: Final = ("draft", "mtp", "eagle")
 _DRAFTED: Final = {"draft": 4, "mtp": 1, "eagle": 4}
@@ -108,20 +107,6 @@ def _speculation(options: Options) -> Speculation | None:
         acceptance=0.7 if accepted is None else accepted,
         length=real(options["accepted_length"], "accepted_length", minimum=1.0, maximum=tokens + 1.0),
     )
-
-
-def efficiency_of(text: str | None) -> float | str:
-    """Return "calibrated", or one share of the peak."""
-    if text is None or text.strip().casefold() == CALIBRATED:
-        return CALIBRATED
-    allowed = f"{CALIBRATED}, or a share of the peak above 0 and at most 1"
-    try:
-        made = share(text, "efficiency")
-    except InputError as error:
-        raise InputError("is no efficiency", field="efficiency", value=text, allowed=allowed) from error
-    if not made:
-        raise InputError("would never end", field="efficiency", value=text, allowed=allowed)
-    return made
 
 
 def _word(text: str | None) -> str | None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from foretell.arch import load_model
-from foretell.cli._serve_engine import efficiency_of, recipe_of
+from foretell.cli._efficiency import efficiency_of
+from foretell.cli._serve_engine import recipe_of
 from foretell.cli._serve_load import Assumed, Trace, asked_of, check_length, demand_of, read_once, usual_concurrency
 from foretell.cli._values import listed, real, whole
 from foretell.core.serving import Deployment, deployment

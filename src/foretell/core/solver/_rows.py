@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,16 @@ class Reasons(list[str]):
             if np.any(where):
                 out[(out == 0) & where] = self.code(why)
         return out
+
+    def checked(self, values: Sequence[Any], check: Callable[[Any], float]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the plain numbers of an axis, and the code of the reason why each is none (0 where it is one)."""
+        numbers, codes = np.ones(len(values)), np.zeros(len(values), np.int16)
+        for i, value in enumerate(values):
+            try:
+                numbers[i] = check(value)
+            except InputError as error:
+                codes[i] = self.code(str(error))
+        return numbers, codes
 
 
 def check_axes(axes: Mapping[str, Any], known: Collection[str]) -> None:

@@ -212,7 +212,7 @@ def sweep_capacity(workload: Workload, device: HardwareNode, given: Mapping[str,
     """Return the table of every load and replica that the axes make."""
     axes, reasons = _Axes(given, CAPACITY, ("qps", "target_p99_latency_ms"), product=product), Reasons()
     reasons[1] = "not met: see bottleneck"
-    loads = {name: _checked(axes.values.get(name, [CAPACITY[name]]), check, reasons) for name, check in _LOADS.items()}
+    loads = {name: reasons.checked(axes.values.get(name, [CAPACITY[name]]), check) for name, check in _LOADS.items()}
     axes.walk = [name for name in axes.walk if name not in _LOADS]
 
     def answer(settings: Mapping[str, Any], rows: NDArray[Any]) -> dict[str, Any]:
@@ -234,17 +234,6 @@ def sweep_capacity(workload: Workload, device: HardwareNode, given: Mapping[str,
         return out
 
     return tabulate(axes, answer, CAPACITY, reasons, by="required_replicas", texts={"bottleneck": list(BOUNDS)})
-
-
-def _checked(values: list[Any], check: Callable[[object], float], reasons: Reasons) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the plain numbers of an axis, and the reason why each is none (0 where it is one)."""
-    numbers, codes = np.ones(len(values)), np.zeros(len(values), np.int16)
-    for i, value in enumerate(values):
-        try:
-            numbers[i] = check(value)
-        except InputError as error:
-            codes[i] = reasons.code(str(error))
-    return numbers, codes
 
 
 def _sized(replica: Replica, rate: NDArray[Any], target: NDArray[Any], most: NDArray[Any], cv: NDArray[Any]) -> dict[str, Any]:

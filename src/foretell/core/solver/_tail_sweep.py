@@ -33,7 +33,7 @@ def sweep(given: Mapping[str, Any], *, product: bool) -> Table:
     # Axes asks for a batch, which a queue does not have
     axes = Axes({"batch_size": 1, **{name: _listed(value) for name, value in given.items()}}, product=product, arrays=())
     reasons = Reasons()
-    checked = {name: _checked(name, axes.values.get(name, [DEFAULTS.get(name)]), reasons) for name in CHECKS}
+    checked = {name: reasons.checked(axes.values.get(name, [DEFAULTS.get(name)]), check) for name, check in CHECKS.items()}
     columns: dict[str, NDArray[Any]] = {}
     reason = np.zeros(len(axes), np.int16)
     for start in range(0, len(axes), _STEP):
@@ -72,17 +72,6 @@ def _plain(name: str, value: Any, number: float) -> Any:  # what came, or the sa
     if isinstance(value, int | float):
         return value
     return number * 1e3 if name == "service_latency_ms" else number
-
-
-def _checked(name: str, values: list[Any], reasons: Reasons) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the plain numbers of an axis, and the reason why each is none (0 where it is one)."""
-    numbers, codes = np.ones(len(values)), np.zeros(len(values), np.int16)
-    for i, value in enumerate(values):
-        try:
-            numbers[i] = CHECKS[name](value)
-        except InputError as error:
-            codes[i] = reasons.code(str(error))
-    return numbers, codes
 
 
 def _answers(
