@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Value", "ceil", "exp", "log2", "maximum", "minimum", "power", "rounding", "where"]
+__all__ = ["Value", "ceil", "exp", "expm1", "log1p", "log2", "maximum", "minimum", "power", "rounding", "sqrt", "where"]
 
 Value = Any
 """A number, or an array of numbers broadcast against the others."""
@@ -118,3 +118,30 @@ def power(a: Value, b: Value) -> Value:
 
         return np.power(a, b)
     return float(a**b)
+
+
+def expm1(a: Value) -> Value:
+    """``exp(a) - 1``, exact where ``a`` is small, elementwise."""
+    if is_array(a):
+        import numpy as np  # noqa: PLC0415
+
+        return np.expm1(a)
+    return math.expm1(a)
+
+
+def log1p(a: Value) -> Value:
+    """``log(1 + a)``, exact where ``a`` is small, elementwise."""
+    if is_array(a):
+        import numpy as np  # noqa: PLC0415
+
+        return np.log1p(a)
+    return math.log1p(a)
+
+
+def sqrt(a: Value) -> Value:
+    """Square root, elementwise."""
+    if is_array(a):
+        import numpy as np  # noqa: PLC0415
+
+        return np.sqrt(a)
+    return math.sqrt(a)

@@ -21,6 +21,7 @@ _MODULES: Final = {
     "kernels": "foretell.evidence.kernel_replay",
     "training": "foretell.evidence.training_replay",
     "serving": "foretell.evidence.serving_replay",
+    "operations": "foretell.evidence.operations_replay",
 }
 KINDS: Final = tuple(_MODULES)
 """What can be replayed."""
