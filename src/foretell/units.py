@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pint
     from pint import Quantity
 
-__all__ = ["BASE_UNITS", "GB", "GIB", "Quantity", "fmt_bytes", "fmt_gb", "parse", "quantity", "registry"]
+__all__ = ["BASE_UNITS", "GB", "GIB", "Quantity", "fmt_bytes", "fmt_gb", "fmt_s", "parse", "quantity", "registry"]
 
 KIB: Final = 2**10
 MIB: Final = 2**20
@@ -142,6 +142,22 @@ def fmt_gb(size: float | None) -> str:
     '85.90 GB'
     """
     return "unknown" if size is None else f"{size / GB:,.2f} GB"
+
+
+def fmt_s(seconds: float | None) -> str:
+    """Return seconds as text with a unit that suits them; unknown stays visible.
+
+    >>> fmt_s(0.05), fmt_s(12.3456), fmt_s(240), fmt_s(7300), fmt_s(1e6), fmt_s(None)
+    ('50 ms', '12.3 s', '4 min', '2.03 h', '11.6 days', 'unknown')
+    """
+    if seconds is None:
+        return "unknown"
+    if not math.isfinite(seconds):
+        return "for ever"
+    for least, size, name in ((172800.0, 86400.0, "days"), (3600.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s")):
+        if seconds >= least:
+            return f"{seconds / size:.3g} {name}"
+    return f"{1e3 * seconds:.3g} ms" if seconds else "0 s"
 
 
 def __getattr__(name: str) -> object:

@@ -60,7 +60,7 @@ def _whole(arch: Architecture, run: Run) -> CheckpointTerms:
         stored = float(weights.get("adapters", 0.0))
         notes.append("the frozen base is not saved again: the adapters and their optimizer states alone")
     elif run.par.zero == 3 and run.par.sharding == "deepspeed" and master:
-        # deepspeed/runtime/engine.py: ZeRO-3 saves partitioned fp32 weights with the optimizer; zero_to_fp32.py restores from them
+        # deepspeed/runtime/engine.py saves the partitioned fp32 weights with the optimizer; zero_to_fp32.py restores from them
         stored = 0.0
         notes.append("ZeRO-3 of DeepSpeed saves the fp32 weights with the optimizer, and no 16-bit copy")
     else:

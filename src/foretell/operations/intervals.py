@@ -48,7 +48,7 @@ def square_root(block: Value, mtbf: Value) -> Value:
 
 
 def first_order(block: Value, mtbf: Value) -> Value:
-    """Return Daly's first-order interval, sqrt(2 d M) - d (Daly 2006, section 2); not above 0 where d >= 2M: it does not hold there.
+    """Return Daly's first-order interval, sqrt(2 d M) - d (Daly 2006, section 2); 0 or less, and wrong, where d >= 2M.
 
     >>> first_order(300.0, 21600.0)
     3300.0

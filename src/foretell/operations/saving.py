@@ -88,8 +88,8 @@ def save_times(
     """Return the three times of a checkpoint of `size` bytes, of which one device holds at most `per_device`.
 
     sync: block = save = size / rate.  async and memory: block = a fixed coordination + per_device / copy rate; the save of async
-    goes on beside training for size / rate.  load: size over the read rate, in mode memory the copy back.  `level`: "low" or "high"
-    takes the constants' ends instead of their points.
+    goes on beside training for size / rate.  load: size over the read rate, in mode memory the copy back.  `level`: "low" or
+    "high" takes the constants' ends instead of their points.
 
     >>> times = save_times(1e12, 1e10, 3.2e10, Storage(64, 1e9, 5e11), "async")
     >>> round(times.block, 3), round(times.save, 3), round(times.load, 2)

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from foretell.core.solver.checkpoint import CheckpointModel, CheckpointResult
     from foretell.core.solver.continuous_batching import ContinuousBatchingModel, ContinuousBatchingResult
     from foretell.core.solver.distributed import DistributedModel, DistributedResult
     from foretell.core.solver.moe_routing import MoERoutingModel, MoERoutingResult
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from foretell.core.solver.weight_streaming import WeightStreamingModel, WeightStreamingResult
 
 _MODULE_OF = {
+    "CheckpointModel": "checkpoint",
+    "CheckpointResult": "checkpoint",
     "ContinuousBatchingModel": "continuous_batching",
     "ContinuousBatchingResult": "continuous_batching",
     "DistributedModel": "distributed",
@@ -38,6 +41,8 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "CheckpointModel",
+    "CheckpointResult",
     "ContinuousBatchingModel",
     "ContinuousBatchingResult",
     "DistributedModel",

@@ -42,6 +42,10 @@ class Table:
         self._coded = dict(coded)
         self._columns: dict[str, NDArray[Any]] | None = None
 
+    def with_column(self, name: str, values: NDArray[Any]) -> Table:
+        """Return the table with one more column."""
+        return Table({name: values} | self._plain, self._coded, by=self.by)
+
     def __len__(self) -> int:
         return len(next(iter(self._plain.values())))
 
