@@ -57,6 +57,20 @@ def test_a_users_own_entry_is_listed_and_shown(cli: Any, tmp_path: Path, monkeyp
     assert cli("catalog", "show", "mine", "--json").document["sources"] == ["our wiki"]
 
 
+def test_prices_are_counted_and_shown_a_line_each(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {row["id"]: row for row in cli("catalog", "list", "prices", "--json").result["entries"]}
+    assert (rows["lambda"]["offers"], rows["lambda"]["purchases"], rows["lambda"]["dates"]) == (12, 0, "2026")
+    assert rows["purchase"]["dates"] == "2017-07 to 2026-09"
+    text = cli("catalog", "show", "lambda").out
+    assert "offers\n  h100-sxm-80gb, accelerators 8, instance gpu_8x_h100_sxm5, usd_per_hour 31.92," in text
+    assert "{" not in text
+    monkeypatch.setenv("FORETELL_CATALOG", str(tmp_path))
+    (tmp_path / "prices").mkdir()
+    (tmp_path / "prices" / "odd.toml").write_text('id = "odd"\noffers = [3]\npurchases = 4\n')
+    odd = {row["id"]: row for row in cli("catalog", "list", "prices", "--json").result["entries"]}["odd"]
+    assert (odd["offers"], odd["purchases"], odd["dates"]) == (0, 0, None)
+
+
 @pytest.mark.parametrize("arguments", [("show", "h10"), ("list", "hardwares"), ("show", "h100", "--kind", "models")])
 def test_what_is_not_there_is_met_with_near_names(cli: Any, arguments: tuple[str, ...]) -> None:
     ran = cli("catalog", *arguments, "--json")

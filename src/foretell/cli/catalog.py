@@ -113,7 +113,21 @@ def _facts(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
             "accelerator": entry.get("accelerator"),
             "accelerators_per_node": entry.get("accelerators_per_node"),
         }
-    return {}
+    return _price_facts(entry) if kind == "price" else {}
+
+
+def _price_facts(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return how many prices an entry has, and of when; where a user's file has something else, it is reported on use."""
+    rows = {key: [row for row in _listed(entry, key) if isinstance(row, dict)] for key in ("offers", "purchases")}
+    dates = sorted(str(row["date"]) for held in rows.values() for row in held if "date" in row)
+    span = dates[:1] if dates[:1] == dates[-1:] else [dates[0], dates[-1]]
+    return {key: len(held) for key, held in rows.items()} | {"dates": " to ".join(span) or None}
+
+
+def _listed(entry: dict[str, Any], key: str) -> list[Any]:
+    """Return a list of an entry."""
+    held = entry.get(key)
+    return list(held) if isinstance(held, list | tuple) else []
 
 
 def _part(entry: dict[str, Any], key: str) -> dict[str, Any]:
@@ -188,11 +202,20 @@ def _lines(data: Any, indent: int = 0) -> Iterator[str]:  # a tree of anything
         if isinstance(value, dict):
             yield f"{pad}{key}"
             yield from _lines(value, indent + 1)
+        elif isinstance(value, list | tuple) and value and all(isinstance(item, dict) for item in value):
+            yield f"{pad}{key}"
+            yield from (f"{pad}  {_row(item)}" for item in value)
         elif isinstance(value, list | tuple):
             yield f"{pad}{key}: {', '.join(str(item) for item in value)}"
         else:
             gib = f"  ({value / GIB:.2f} GiB)" if _is_size(key, value) else ""
             yield f"{pad}{key}: {value}{gib}"
+
+
+def _row(item: dict[str, Any]) -> str:
+    """Write a table of a list on one line: its first value, then what else it says."""
+    first, *rest = item.items()
+    return ", ".join([str(first[1]), *(f"{key} {value}" for key, value in rest)])
 
 
 def _is_size(key: str, value: object) -> bool:
@@ -216,7 +239,7 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield text.rstrip()
 
 
-_TEXT: Final = ("name", "model_type", "accelerator")
+_TEXT: Final = ("name", "model_type", "accelerator", "dates")
 _HEADS: Final = {
     "memory_bytes": "GiB",
     "memory_bandwidth_bytes_per_s": "TB/s",
