@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import sys
@@ -16,6 +17,7 @@ import foretell
 from foretell.arch.readers import _registry
 from foretell.catalog import loader
 from foretell.cli import main
+from foretell.operations.prices import purchase_or_raise, rent
 from foretell.recipe.optimizers import optimizer
 from foretell.recipe.profiles import profile
 
@@ -54,7 +56,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_page_has_a_block_of_each_kind() -> None:
     folders = {name.split("/")[0] for _, name, _ in BLOCKS if "/" in name}
-    assert folders == {"hardware", "models", "optimizers", "frameworks"}
+    assert folders == {"hardware", "models", "optimizers", "frameworks", "prices"}
     assert len(COMMANDS) == 5
 
 
@@ -105,6 +107,15 @@ def test_the_framework_differs_from_its_base_where_it_says(capsys: pytest.Captur
     found = answer(capsys, "llama-3-8b", "--gpu", "h100", "--gpus", "8", "--framework", "my-trainer")
     wide = answer(capsys, "llama-3-8b", "--gpu", "h100", "--gpus", "8", "--framework", "fsdp2")
     assert found["breakdown"]["weights"] == pytest.approx(wide["breakdown"]["weights"] / 2)
+
+
+@pytest.mark.usefixtures("followed")
+def test_the_prices_are_those_of_the_file() -> None:
+    today = dt.date(2026, 6, 1)
+    assert rent("My GPU 48 GB", today=today).point == pytest.approx(1.2)
+    assert rent("h100", kind="reserved", today=today).point == pytest.approx(2.2)
+    bought = purchase_or_raise("my-gpu", today=today)
+    assert (bought.low, bought.point, bought.high) == (6000, 6500, 8000)
 
 
 @pytest.mark.usefixtures("followed")
