@@ -17,6 +17,7 @@ import foretell
 from foretell.arch.readers import _registry
 from foretell.catalog import loader
 from foretell.cli import main
+from foretell.operations.failure_rates import public_range
 from foretell.operations.prices import purchase_or_raise, rent
 from foretell.recipe.optimizers import optimizer
 from foretell.recipe.profiles import profile
@@ -56,7 +57,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_page_has_a_block_of_each_kind() -> None:
     folders = {name.split("/")[0] for _, name, _ in BLOCKS if "/" in name}
-    assert folders == {"hardware", "models", "optimizers", "frameworks", "prices"}
+    assert folders == {"failures", "frameworks", "hardware", "models", "optimizers", "prices"}
     assert len(COMMANDS) == 5
 
 
@@ -176,3 +177,8 @@ def test_a_plugin_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(foretell.InputError, match=r"foretell.operators='broken' fails to load"):
         foretell.load_model({"model_type": "unheard-of", "hidden_size": 8})
     _registry.load_plugins.cache_clear()
+
+
+def test_the_fleet_of_the_page_joins_the_range_of_plans(followed: Path) -> None:
+    assert followed.is_dir()
+    assert "my-fleet" in public_range().records

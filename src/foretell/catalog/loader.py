@@ -47,6 +47,7 @@ KINDS: Final = {
     "system": "systems",
     "grid": "grids",
     "price": "prices",
+    "failure": "failures",
     "optimizer": "optimizers",
     "framework": "frameworks",
 }

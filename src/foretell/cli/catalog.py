@@ -106,6 +106,8 @@ def _facts(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
             "bf16_flops": _part(entry, "peak_flops").get("bf16"),
             "tdp_w": entry.get("tdp_w"),
         }
+    if kind == "failure":
+        return {key: entry.get(key) for key in ("accelerator", "nodes", "year", "causes")}
     if kind == "model":
         return {"parameters": entry.get("published_params"), "model_type": _part(entry, "config").get("model_type")}
     if kind == "system":
@@ -239,7 +241,7 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield text.rstrip()
 
 
-_TEXT: Final = ("name", "model_type", "accelerator", "dates")
+_TEXT: Final = ("name", "model_type", "accelerator", "dates", "causes")
 _HEADS: Final = {
     "memory_bytes": "GiB",
     "memory_bandwidth_bytes_per_s": "TB/s",
