@@ -6,8 +6,9 @@ Three shelves are searched, first hit wins:
 3. the data shipped with foretell.
 
 On a shelf an entry is one file, `<folder of the kind>/<id>.toml` (or .yaml, .yml, .json), whose `id` is its
-file name and whose `aliases` are other spellings; case, blanks, "-" and "_" do not matter. A file named after
-the reference is opened directly; only then are aliases searched.
+file name and whose `aliases` are other spellings; case, blanks, "-" and "_" do not matter, except between two
+names that differ in nothing else: us-east-1 and us-east1 are regions of two clouds. A file named after the
+reference is opened directly; only then are aliases searched.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KINDS",
     "MAX_FILE_BYTES",
+    "SHARED",
     "entries",
     "entry",
     "has_own",
@@ -53,6 +55,8 @@ KINDS: Final = {
 }
 MAX_FILE_BYTES: Final = 2**20
 """A larger file is no catalog entry (the largest shipped one has a few KiB)."""
+SHARED: Final = "is the name of more than one entry"
+"""The problem of a look-up whose spelling does not decide."""
 
 _SHIPPED = Path(__file__).parent / "data"
 _SUFFIXES = (".toml", ".json", ".yaml", ".yml")
@@ -215,7 +219,7 @@ def _from_registered(folder: str, ref: str) -> dict[str, Any] | None:
 
 def _from_folder(folder: Path, ref: str) -> dict[str, Any] | None:
     """Return the entry of a folder that `ref` names, by file name or else by alias."""
-    path = _named_file(folder, ref) or _aliased_file(folder, _key(ref))
+    path = _named_file(folder, ref) or _aliased_file(folder, ref)
     return None if path is None else _read_entry(path)
 
 
@@ -228,7 +232,7 @@ def _shipped(folder: str, ref: str) -> dict[str, Any] | None:
 @functools.lru_cache(maxsize=256)
 def _shipped_file(folder: str, ref: str) -> Path | None:
     shelf = _SHIPPED / folder
-    return _named_file(shelf, ref) or _aliased_file(shelf, _key(ref))
+    return _named_file(shelf, ref) or _aliased_file(shelf, ref)
 
 
 def _named_file(folder: Path, ref: str) -> Path | None:
@@ -238,13 +242,16 @@ def _named_file(folder: Path, ref: str) -> Path | None:
     return next((path for suffix in _SUFFIXES if (path := folder / (name + suffix)).is_file()), None)
 
 
-def _aliased_file(folder: Path, key: str) -> Path | None:
-    """Return the file whose id, name or aliases hold `key`; only files with it in their text are parsed."""
-    found = [path for path in _files(folder) if key in _text_key(path) and key in _keys(_read_entry(path))]
+def _aliased_file(folder: Path, ref: str) -> Path | None:
+    """Return the file whose id, name or aliases hold `ref`; only files with it in their text are parsed."""
+    key = _key(ref)
+    read = {path: _read_entry(path) for path in _files(folder) if key in _text_key(path)}
+    found = [path for path, data in read.items() if key in _keys(data)]
+    if len(found) > 1:  # us-east-1 and us-east1: then the spelling decides
+        found = [path for path in found if ref.strip().casefold() in _spellings(read[path])] or found
     if len(found) > 1:
         names = [path.stem for path in found]
-        problem = "is the name of more than one entry"
-        raise CatalogError(problem, field=folder.name, value=key, allowed=names)
+        raise CatalogError(SHARED, field=folder.name, value=key, allowed=names)
     return found[0] if found else None
 
 
@@ -277,8 +284,13 @@ def _check_names(data: Mapping[str, Any], where: str) -> None:
 
 def _keys(data: Mapping[str, Any]) -> set[str]:
     """Return every spelling under which an entry is found."""
-    names = [data["id"], *data.get("aliases", ())]
-    return {_key(name) for name in (*names, data.get("name")) if isinstance(name, str)}
+    return {_key(name) for name in _spellings(data)}
+
+
+def _spellings(data: Mapping[str, Any]) -> set[str]:
+    """Return an entry's id, aliases and name, in small letters."""
+    names = (data["id"], *data.get("aliases", ()), data.get("name"))
+    return {name.casefold() for name in names if isinstance(name, str)}
 
 
 def _names(folder: str) -> Iterator[str]:
