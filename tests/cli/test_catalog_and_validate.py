@@ -27,6 +27,19 @@ def test_the_kinds_are_counted(cli: Any) -> None:
     assert counts["models"] >= 60
     assert counts["hardware"] >= 45
     assert counts["systems"] >= 15
+    assert counts["grids"] >= 45
+
+
+def test_a_list_of_grids_keeps_the_boundaries_apart(cli: Any) -> None:
+    rows = {row["id"]: row for row in cli("catalog", "list", "grids", "--json").result["entries"]}
+    assert rows["ireland"]["carbon_intensity_g_per_kwh"] is None
+    assert rows["ireland"]["lifecycle_g_per_kwh"] == 290.805
+    lines = cli("catalog", "list", "grids").out.splitlines()
+    assert lines[0].split() == ["id", "operational", "g/kWh", "lifecycle", "g/kWh", "USD/kWh"]
+    shown = {line.split()[0]: line.split()[1:] for line in lines[1:]}
+    assert shown["us-iowa"] == ["412.7", "(2024)", "-", "0.0691", "(2023)"]
+    assert shown["poland"] == ["642.9", "(2024)", "661.9", "(2023)", "0.1890", "(2024)"]
+    assert shown["ireland"] == ["-", "290.8", "(2023)", "0.2301", "(2024)"]
 
 
 def test_an_entry_is_shown_with_its_sources(cli: Any) -> None:
@@ -76,6 +89,11 @@ def test_what_is_not_there_is_met_with_near_names(cli: Any, arguments: tuple[str
     ran = cli("catalog", *arguments, "--json")
     assert (ran.code, ran.out) == (2, "")
     assert ran.error["allowed"] is not None
+
+
+def test_a_name_of_two_entries_is_met_with_both(cli: Any) -> None:
+    ran = cli("catalog", "show", "us east 1", "--json")
+    assert (ran.code, ran.error["allowed"]) == (2, ["us-south-carolina", "us-virginia"])
 
 
 def test_validate_needs_a_file_of_rows(cli: Any, tmp_path: Path) -> None:

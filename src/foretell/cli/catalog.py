@@ -115,6 +115,8 @@ def _facts(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
             "accelerator": entry.get("accelerator"),
             "accelerators_per_node": entry.get("accelerators_per_node"),
         }
+    if kind == "grid":
+        return {key: entry.get(key) for pair in _YEARS.items() for key in pair}
     return _price_facts(entry) if kind == "price" else {}
 
 
@@ -162,6 +164,8 @@ def _find(name: str, kind: str | None) -> tuple[str, dict[str, Any]]:
         try:
             found.append((single, loader.entry(single, name)))
         except CatalogError as error:
+            if error.problem == loader.SHARED:
+                raise
             near += [str(item) for item in error.allowed or ()]
             key = name.strip().casefold()
             found += [(single, own) for own in _in_code(single) if key in (own["id"], *own.get("aliases", ()))]
@@ -229,8 +233,9 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
     if not rows:
         yield "nothing here yet"
         return
-    columns = [key for key in rows[0] if key != "usable_memory_bytes" and (key != "name" or len(rows[0]) == 2)]
-    cells = [[_cell(key, row.get(key)) for key in columns] for row in rows]
+    hidden = {"usable_memory_bytes", *_YEARS.values()}
+    columns = [key for key in rows[0] if key not in hidden and (key != "name" or len(rows[0]) == 2)]
+    cells = [[_cell(key, row.get(key)) + _of_year(row, key) for key in columns] for row in rows]
     heads = [_HEADS.get(key, key) for key in columns]
     widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(columns))]
     for line in (heads, *cells):
@@ -241,7 +246,13 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield text.rstrip()
 
 
-_TEXT: Final = ("name", "model_type", "accelerator", "dates", "causes")
+_YEARS: Final = {
+    # what a list shows of a grid -> the year of it, shown in the same column
+    "carbon_intensity_g_per_kwh": "carbon_intensity_year",
+    "lifecycle_g_per_kwh": "lifecycle_year",
+    "kwh_price_usd": "kwh_price_year",
+}
+_TEXT: Final = ("name", "model_type", "accelerator", "dates", "causes", "carbon_intensity_g_per_kwh", "carbon_intensity_year", "lifecycle_g_per_kwh", "lifecycle_year", "kwh_price_usd", "kwh_price_year")
 _HEADS: Final = {
     "memory_bytes": "GiB",
     "memory_bandwidth_bytes_per_s": "TB/s",
@@ -249,6 +260,9 @@ _HEADS: Final = {
     "tdp_w": "W",
     "parameters": "parameters",
     "accelerators_per_node": "per node",
+    "carbon_intensity_g_per_kwh": "operational g/kWh",
+    "lifecycle_g_per_kwh": "lifecycle g/kWh",
+    "kwh_price_usd": "USD/kWh",
 }
 
 
@@ -264,12 +278,22 @@ def _cell(key: str, value: object) -> str:
         return f"{value / 1e12:.0f}"
     if isinstance(value, int | float) and key == "parameters":
         return f"{value:,}"
+    if isinstance(value, int | float) and key.endswith("_g_per_kwh"):
+        return f"{value:.1f}"
+    if isinstance(value, int | float) and key == "kwh_price_usd":
+        return f"{value:.4f}"
     return str(value)
+
+
+def _of_year(row: dict[str, Any], key: str) -> str:
+    """Write the year of a value that has one."""
+    year = row.get(_YEARS.get(key, ""))
+    return "" if year is None else f" ({year})"
 
 
 command = click.Group(
     "catalog",
-    help="What is known: models, hardware, systems, prices, optimizers, frameworks; each with its source.",
+    help="What is known: models, hardware, systems, grids, prices, optimizers, frameworks; each with its source.",
 )
 _LIST = Verb(
     "list",

@@ -3,18 +3,12 @@
 Imports catalog and the leaf modules (errors, units, dtypes, validation).
 """
 
-from foretell.machine.fleet import (
-    Datacenter,
-    Fleet,
-    GridProfile,
-    NetworkFabric,
-    Node,
-    load_datacenter,
-    load_fleet,
-)
+from foretell.machine.datacenter import CarbonIntensity, Datacenter, GridProfile, load_datacenter
+from foretell.machine.fleet import Fleet, NetworkFabric, Node, load_fleet
 from foretell.machine.hardware import HardwareNode, Link, Pcie, load_hardware
 
 __all__ = [
+    "CarbonIntensity",
     "Datacenter",
     "Fleet",
     "GridProfile",

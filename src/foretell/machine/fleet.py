@@ -1,4 +1,4 @@
-"""From one accelerator to a cluster in a building on a grid. Plain numbers in SI units; unknown is None."""
+"""From one accelerator to a cluster in a building. Plain numbers in SI units; unknown is None."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from foretell.catalog import loader
 from foretell.machine._fields import COUNT, coerce, gather_notes, read, table, unit
+from foretell.machine.datacenter import Datacenter
 from foretell.machine.hardware import HardwareNode, Link, load_hardware
 from foretell.validation import number, positive_int
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Datacenter", "Fleet", "GridProfile", "NetworkFabric", "Node", "load_datacenter", "load_fleet"]
+__all__ = ["Fleet", "NetworkFabric", "Node", "load_fleet"]
 
 _NODE_KEYS = ("accelerator", "accelerators_per_node", "domain_gpus", "intra_link", "node_power_w")
 
@@ -71,41 +72,6 @@ class NetworkFabric:
 
 
 @dataclass(frozen=True)
-class GridProfile:
-    """The electricity of a region."""
-
-    name: str
-    carbon_intensity_g_per_kwh: float | None = None
-    """Grams of CO2-equivalent per kWh delivered."""
-    renewable_fraction: float | None = None
-    id: str = ""
-    sources: Any = field(default=(), hash=False)
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        _check(self, {"carbon_intensity_g_per_kwh": (0.0, 1e5), "renewable_fraction": (0.0, 1.0)})
-
-
-@dataclass(frozen=True)
-class Datacenter:
-    """A building on a grid: what the accelerators' energy costs beyond itself."""
-
-    name: str
-    grid: GridProfile
-    pue: float | None = None
-    """Power usage effectiveness: the building's energy over that of its IT (ISO/IEC 30134-2), at least 1."""
-    wue_l_per_kwh: float | None = None
-    """Water usage effectiveness: litres on site per kWh of *IT* energy (ISO/IEC 30134-9)."""
-    kwh_price_usd: float | None = None
-    id: str = ""
-    sources: Any = field(default=(), hash=False)
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        _check(self, {"pue": (1.0, 10.0), "wue_l_per_kwh": (0.0, 1e3), "kwh_price_usd": (0.0, 1e3)})
-
-
-@dataclass(frozen=True)
 class Fleet:
     """Equal nodes on one fabric.
 
@@ -150,20 +116,6 @@ def load_fleet(ref: str | os.PathLike[str] | Fleet, nodes: int | None = None) ->
     return fleet if nodes is None else replace(fleet, nodes=positive_int(nodes, "nodes"))
 
 
-def load_datacenter(ref: str | os.PathLike[str] | Datacenter) -> Datacenter:
-    """Return the grid or region profile of a catalog id or alias, or of a path, as a Datacenter."""
-    if isinstance(ref, Datacenter):
-        return ref
-    data = loader.entry("grid", ref)
-    where = f"grid {data.get('id', ref)}"
-    data.pop("aliases", None)
-    name = data.setdefault("name", data.get("id"))
-    building: dict[str, Any] = {key: data.pop(key) for key in ("pue", "wue_l_per_kwh", "kwh_price_usd") if key in data}
-    grid = read(GridProfile, data, where)
-    building |= {"name": name, "grid": grid, "id": grid.id, "sources": grid.sources}
-    return read(Datacenter, building, where)
-
-
 def _read_fleet(ref: str | os.PathLike[str]) -> Fleet:
     """Read a system's entry: the node's keys lie flat in it, `[host]` and `[fabric]` are tables."""
     data = gather_notes(loader.entry("system", ref))
@@ -178,11 +130,3 @@ def _read_fleet(ref: str | os.PathLike[str]) -> Fleet:
     if "fabric" in data:
         made["fabric"] = read(NetworkFabric, table(data["fabric"], "fabric", where), f"{where}, fabric")
     return read(Fleet, made, where)
-
-
-def _check(instance: GridProfile | Datacenter, ranges: dict[str, tuple[float, float]]) -> None:
-    """Check that each known number lies in its range."""
-    for name, (low, high) in ranges.items():
-        value = getattr(instance, name)
-        if value is not None:
-            object.__setattr__(instance, name, number(value, name, minimum=low, maximum=high))
