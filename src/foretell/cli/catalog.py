@@ -252,7 +252,7 @@ _YEARS: Final = {
     "lifecycle_g_per_kwh": "lifecycle_year",
     "kwh_price_usd": "kwh_price_year",
 }
-_TEXT: Final = ("name", "model_type", "accelerator", "dates", "causes", "carbon_intensity_g_per_kwh", "carbon_intensity_year", "lifecycle_g_per_kwh", "lifecycle_year", "kwh_price_usd", "kwh_price_year")
+_TEXT: Final = ("name", "model_type", "accelerator", "dates", "causes")
 _HEADS: Final = {
     "memory_bytes": "GiB",
     "memory_bandwidth_bytes_per_s": "TB/s",
