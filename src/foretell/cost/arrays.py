@@ -9,7 +9,22 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Value", "ceil", "exp", "expm1", "log1p", "log2", "maximum", "minimum", "power", "rounding", "sqrt", "where"]
+__all__ = [
+    "Value",
+    "ceil",
+    "exp",
+    "expm1",
+    "known",
+    "log1p",
+    "log2",
+    "maximum",
+    "minimum",
+    "otherwise",
+    "power",
+    "rounding",
+    "sqrt",
+    "where",
+]
 
 Value = Any
 """A number, or an array of numbers broadcast against the others."""
@@ -145,3 +160,21 @@ def sqrt(a: Value) -> Value:
 
         return np.sqrt(a)
     return math.sqrt(a)
+
+
+def known(a: Value) -> Value:
+    """Whether a number is one, rather than the NaN that stands for "left open"; elementwise.
+
+    >>> known(1.0), known(float("nan"))
+    (True, False)
+    """
+    return a == a  # noqa: PLR0124  # NaN is not equal to itself
+
+
+def otherwise(a: Value, b: Value) -> Value:
+    """``a`` where it is known, else ``b``.
+
+    >>> otherwise(float("nan"), 2.0)
+    2.0
+    """
+    return where(known(a), a, b)

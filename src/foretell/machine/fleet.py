@@ -86,6 +86,8 @@ class Fleet:
     fabric: NetworkFabric | None = None
     datacenter: Datacenter | None = None
     id: str = ""
+    mtbf_s: float | None = field(default=None, metadata=unit("s", positive=True))
+    """Mean time between failures that stop a job on the whole fleet, where it is known, seconds."""
     notes: dict[str, str] = field(default_factory=dict, hash=False)
     estimates: tuple[str, ...] = ()
     """Names of the values that are inferred rather than read."""

@@ -6,27 +6,23 @@ Three different times.  Bytes, seconds, bytes a second.  Constants that are assu
 
 from __future__ import annotations
 
-import functools
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from foretell.cost.arrays import Value, maximum, minimum
 from foretell.errors import InputError
+from foretell.operations._data import data
 
 __all__ = ["MODES", "SaveTimes", "Storage", "blocked_share", "defaults", "save_times", "transfer_s"]
 
 MODES: Final = ("sync", "async", "memory")
 """Training waits for the whole save; for the copy to the host alone; or the copy stays in the memory of hosts."""
-_FILE: Final = Path(__file__).parents[1] / "catalog" / "data" / "operations" / "checkpoint.json"
 
 
-@functools.cache
-def defaults() -> dict[str, Any]:
-    """Return the assumed constants, each {value, low, high, unit, why, sources}."""
-    data: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
-    return data
+def defaults() -> Mapping[str, Any]:
+    """Return the assumed constants, each {value, low, high, unit, what, why, sources}."""
+    return data("checkpoint")
 
 
 def transfer_s(size: Value, bytes_per_s: Value) -> Value:

@@ -9,10 +9,13 @@ if TYPE_CHECKING:
     from foretell.core.solver.checkpoint import CheckpointModel, CheckpointResult
     from foretell.core.solver.continuous_batching import ContinuousBatchingModel, ContinuousBatchingResult
     from foretell.core.solver.distributed import DistributedModel, DistributedResult
+    from foretell.core.solver.economics import EconomicsModel, EconomicsResult
     from foretell.core.solver.moe_routing import MoERoutingModel, MoERoutingResult
+    from foretell.core.solver.reliability import ReliabilityModel, ReliabilityResult
     from foretell.core.solver.serving import ServingModel, ServingResult
     from foretell.core.solver.serving_capacity import ServingCapacityModel, ServingCapacityResult
     from foretell.core.solver.single_node import PerformanceProfile, SingleNodeModel
+    from foretell.core.solver.sustainability import SustainabilityModel, SustainabilityResult
     from foretell.core.solver.tail_latency import TailLatencyModel, TailLatencyResult
     from foretell.core.solver.training_memory import TrainingMemoryModel, TrainingMemoryResult
     from foretell.core.solver.weight_streaming import WeightStreamingModel, WeightStreamingResult
@@ -27,6 +30,12 @@ _MODULE_OF = {
     "MoERoutingModel": "moe_routing",
     "MoERoutingResult": "moe_routing",
     "PerformanceProfile": "single_node",
+    "EconomicsModel": "economics",
+    "EconomicsResult": "economics",
+    "ReliabilityModel": "reliability",
+    "ReliabilityResult": "reliability",
+    "SustainabilityModel": "sustainability",
+    "SustainabilityResult": "sustainability",
     "ServingCapacityModel": "serving_capacity",
     "ServingCapacityResult": "serving_capacity",
     "ServingModel": "serving",
@@ -47,14 +56,20 @@ __all__ = [
     "ContinuousBatchingResult",
     "DistributedModel",
     "DistributedResult",
+    "EconomicsModel",
+    "EconomicsResult",
     "MoERoutingModel",
     "MoERoutingResult",
     "PerformanceProfile",
+    "ReliabilityModel",
+    "ReliabilityResult",
     "ServingCapacityModel",
     "ServingCapacityResult",
     "ServingModel",
     "ServingResult",
     "SingleNodeModel",
+    "SustainabilityModel",
+    "SustainabilityResult",
     "TailLatencyModel",
     "TailLatencyResult",
     "TrainingMemoryModel",

@@ -11,7 +11,7 @@ from foretell.arch._load import load_model
 from foretell.arch.workload import Workload
 from foretell.core.saving import SETTINGS, copy_rate, saved_terms
 from foretell.core.solver._result import Result, Term
-from foretell.cost.arrays import Value, maximum, where
+from foretell.cost.arrays import Value, known, maximum, otherwise
 from foretell.cost.checkpoint import CheckpointTerms
 from foretell.errors import InputError, nearest
 from foretell.machine.hardware import HardwareNode, load_hardware
@@ -260,7 +260,7 @@ def answers(model: Workload, device: HardwareNode, settings: Mapping[str, Any]) 
     single = kind == "consolidated"
     if single:
         writers = writers * 0 + 1
-    held = _or(settings["devices"], maximum(writers, 1.0))
+    held = otherwise(settings["devices"], maximum(writers, 1.0))
     each = terms.total if single else terms.total / held
     interval = settings["checkpoint_interval_hours"] * _HOUR
     times = {}
@@ -299,20 +299,14 @@ def _storage(settings: Mapping[str, Any], writers: Value, level: str) -> Storage
     """Return the storage, what is open from the assumed constants: their end that gives the named end of a time."""
     end = {"low": "high", "high": "low"}.get(level, level)
     constants = defaults()
-    limit = _or(settings["filesystem_limit_gbs"] * GB, constants["limit_bytes_per_s"][end])
+    limit = otherwise(settings["filesystem_limit_gbs"] * GB, constants["limit_bytes_per_s"][end])
     read = settings["read_bandwidth"]
-    known = read == read  # noqa: PLR0124  # NaN is not equal to itself
-    writer = _or(settings["writer_bandwidth"], constants["writer_bytes_per_s"][end])
+    writer = otherwise(settings["writer_bandwidth"], constants["writer_bytes_per_s"][end])
     storage = Storage(writers, writer, limit)
-    if known is False:
+    if known(read) is False:
         return storage
     slower = storage.write_bytes_per_s / constants["load_over_save"][level]
-    return Storage(writers, writer, limit, where(known, read, slower))
-
-
-def _or(value: Value, otherwise: Value) -> Value:
-    """Return a value, or another where it is NaN."""
-    return where(value == value, value, otherwise)  # noqa: PLR0124
+    return Storage(writers, writer, limit, otherwise(read, slower))
 
 
 def _result(
@@ -380,10 +374,10 @@ def _assumed(plain: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[str, .
         ("writer_bandwidth", "writer_bytes_per_s", "one writer"),
         ("filesystem_limit_gbs", "limit_bytes_per_s", "the storage"),
     ):
-        if plain[name] != plain[name]:
+        if not known(plain[name]):
             one = constants[key]
             out.append(f"{what} takes in {one['value'] / GB:g} GB/s ({one['low'] / GB:g} to {one['high'] / GB:g})")
-    if plain["read_bandwidth"] != plain["read_bandwidth"] and words["mode"] != "memory":
+    if not known(plain["read_bandwidth"]) and words["mode"] != "memory":
         one = constants["load_over_save"]
         out.append(f"loading takes {one['value']:g} times as long as saving ({one['low']:g} to {one['high']:g}, as published)")
     if "precision" not in words:
@@ -399,6 +393,6 @@ def _assumed(plain: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[str, .
 def _sources(plain: Mapping[str, Any]) -> tuple[str, ...]:
     constants = defaults()
     used = ["coordination_s", "copy_share"]
-    used += ["writer_bytes_per_s"] if plain["writer_bandwidth"] != plain["writer_bandwidth"] else []
-    used += ["load_over_save"] if plain["read_bandwidth"] != plain["read_bandwidth"] else []
+    used += ["writer_bytes_per_s"] if not known(plain["writer_bandwidth"]) else []
+    used += ["load_over_save"] if not known(plain["read_bandwidth"]) else []
     return tuple(dict.fromkeys(source for name in used for source in constants[name]["sources"]))
