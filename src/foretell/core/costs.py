@@ -1,0 +1,165 @@
+"""What machines cost: a node's price with its share of the network, and the rent of an accelerator; ranges with dates."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from dataclasses import dataclass
+
+from foretell.catalog import loader
+from foretell.errors import CatalogError, InputError
+from foretell.machine.fleet import Fleet, load_fleet
+from foretell.operations.prices import PriceAnswer, purchase, purchases, rent
+from foretell.operations.ranges import Range
+from foretell.validation import number
+
+__all__ = ["HOST_SHARE", "node_price", "rent_price"]
+
+HOST_SHARE = Range(
+    1.07,
+    1.3,
+    1.55,
+    "",
+    ("server over its accelerators' price: 1.07 (A100) to 1.55 (B200) by the catalog's prices of both",),
+)
+_PORTS = 3
+"""Switch ports of a NIC in a non-blocking network of two layers: its own at the leaf, one up, one at the spine."""
+_LINKS = 2
+"""... and cables with their optics."""
+_PORT_BYTES_PER_S = 50e9
+"""400 Gbit/s, which the catalog's port and optics are of; other rates are priced by their bandwidth."""
+
+
+@dataclass(frozen=True)
+class Bought:
+    """A node's price."""
+
+    server: Range
+    network: Range
+    """Switch ports and optics of its NICs, where there is more than one node."""
+    date: str
+    """Of the oldest price used; empty where it was given."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> Range:
+        """Server and network."""
+        pairs = ((getattr(self.server, end), getattr(self.network, end)) for end in ("low", "point", "high"))
+        low, point, high = (server + wires for server, wires in pairs)
+        return Range(low, point, high, "USD")
+
+
+def node_price(fleet: Fleet, given: object = None, *, network: object = None, today: dt.date) -> Bought:
+    """Return what one node costs to buy, without tax: the price given, its server's, or its accelerators' with a host.
+
+    Raises InputError that says how to give a price where none is known: a missing price is never 0.
+    """
+    if given is None and network is None and not loader.has_own("price") and fleet.id:
+        return _shipped(fleet.id, fleet.nodes > 1, today)
+    return _bought(fleet, given, network, today)
+
+
+@functools.lru_cache(maxsize=256)
+def _shipped(system: str, several: bool, today: dt.date) -> Bought:
+    return _bought(load_fleet(system, 2 if several else 1), None, None, today)
+
+
+def _bought(fleet: Fleet, given: object, network: object, today: dt.date) -> Bought:
+    if given is not None:
+        usd = number(given, "node_price_usd", minimum=1e-6, maximum=1e12)
+        server, date, notes = Range(usd, usd, usd, "USD"), "", list[str]()
+    else:
+        server, date, notes = _server(fleet, today)
+    wires, more = _network(fleet, network, today)
+    return Bought(server, wires, date, tuple(dict.fromkeys((*notes, *more))))
+
+
+def _server(fleet: Fleet, today: dt.date) -> tuple[Range, str, list[str]]:
+    """Return the price of a server: of this system, of one with the same accelerators, or put together from its parts."""
+    count = fleet.node.accelerators_per_node
+    found = purchase(fleet.id, "server", today=today) if _priced(fleet.id, "server") else None
+    if found is not None:
+        return _range(found), found.date, list(found.notes)
+    if _priced(fleet.id, "rack"):
+        rack = purchase(fleet.id, "rack", today=today)
+        if rack is not None:
+            share = count / (fleet.node.domain_gpus or count)
+            note = f"{share:.3g} of a rack of {fleet.node.domain_gpus} accelerators"
+            return _range(rack).scaled(share), rack.date, [note, *rack.notes]
+    for row in purchases(what="server"):
+        if row.item != fleet.id and _same(row.item, fleet):
+            alike = purchase(row.item, "server", today=today)
+            if alike is not None:
+                return _range(alike), alike.date, [f"price of {row.item}, a server with the same accelerators", *alike.notes]
+    part = purchase(fleet.accelerator, "accelerator", today=today)
+    if part is None:
+        hint = "Give node_price_usd (--node-price), or ask what renting costs: mode='rent'"
+        problem = f"to buy {fleet.accelerator.name} is not known"
+        raise InputError(problem, field="price", hint=hint)
+    whole = _range(part)
+    low, point, high = (getattr(whole, end) * getattr(HOST_SHARE, end) * count for end in ("low", "point", "high"))
+    notes = ["no server's price known: its accelerators' with a host", *HOST_SHARE.notes, *part.notes]
+    return Range(low, point, high, "USD"), part.date, notes
+
+
+def _priced(item: str, what: str) -> bool:
+    """Whether the catalog has a price of something."""
+    return bool(item) and any(row.item == item for row in purchases(what=what))
+
+
+def _same(item: str, fleet: Fleet) -> bool:
+    """Whether a system of the catalog has as many of the same accelerator in a node."""
+    try:
+        other = load_fleet(item)
+    except CatalogError:
+        return False
+    node = other.node
+    return other.accelerator.id == fleet.accelerator.id and node.accelerators_per_node == fleet.node.accelerators_per_node
+
+
+def _network(fleet: Fleet, given: object, today: dt.date) -> tuple[Range, list[str]]:
+    """Return the switches and optics that one node takes."""
+    if given is not None:
+        usd = number(given, "network_usd_per_node", maximum=1e12)
+        return Range(usd, usd, usd, "USD"), []
+    none = Range(0.0, 0.0, 0.0, "USD")
+    fabric = fleet.fabric
+    if fleet.nodes == 1:
+        return none, []
+    if fabric is None or fabric.nic_bytes_per_s is None:
+        return none, ["the network between the nodes is unknown and its price left out: give network_usd_per_node"]
+    port, optics = (purchase("400g", what, today=today) for what in ("switch-port", "optics"))
+    if port is None or optics is None:
+        return none, ["no price of switch ports and optics is known: give network_usd_per_node"]
+    scale = fabric.nics_per_node * fabric.nic_bytes_per_s / _PORT_BYTES_PER_S
+    low, point, high = (scale * (_PORTS * getattr(port, end) + _LINKS * getattr(optics, end)) for end in ("low", "point", "high"))
+    note = f"network: {_PORTS} switch ports and {_LINKS} links of 400 Gbit/s for each 50 GB/s of a node, two layers, non-blocking"
+    return Range(low, point, high, "USD"), [note, *port.notes, *optics.notes]
+
+
+def rent_price(fleet: Fleet, given: object = None, *, provider: str | None, kind: str, today: dt.date) -> PriceAnswer | None:
+    """Return what one accelerator and hour costs to rent; None where that is not known and no provider was asked for."""
+    if given is not None:
+        usd = number(given, "price_usd_per_device_hour", minimum=1e-9, maximum=1e6)
+        return PriceAnswer(usd, usd, usd, "USD per accelerator and hour", "")
+    if not loader.has_own("price") and fleet.accelerator.id:
+        return _rented(fleet.accelerator.id, provider, kind, today)
+    return _rent(fleet.accelerator.id or fleet.accelerator.name, provider, kind, today)
+
+
+@functools.lru_cache(maxsize=256)
+def _rented(accelerator: str, provider: str | None, kind: str, today: dt.date) -> PriceAnswer | None:
+    return _rent(accelerator, provider, kind, today)
+
+
+def _rent(accelerator: str, provider: str | None, kind: str, today: dt.date) -> PriceAnswer | None:
+    try:
+        return rent(accelerator, provider=provider, kind=kind, today=today)
+    except InputError as error:
+        if error.field == "price" and provider is None and kind == "on-demand":
+            return None
+        raise
+
+
+def _range(price: PriceAnswer) -> Range:
+    return Range(price.low, price.point, price.high, "USD")
