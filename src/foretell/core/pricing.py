@@ -53,7 +53,7 @@ class Known:
             self.bought = node_price(system, given["node_price_usd"], network=given["network_usd_per_node"], today=today)
         self.power: dict[str, Energy] = {}
         if self.mode == "own":
-            watts = given["node_power_w"]
+            watts = given.get("node_power_w")
             self.power = dict(zip(ENDS, energy_of(system, site, words["regime"], watts), strict=True))
 
     def answers(self, settings: Mapping[str, Any], end: str) -> dict[str, Any]:

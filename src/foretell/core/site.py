@@ -107,7 +107,7 @@ def _figure(
     if own is not None and (whose is None or (operator is not None and operator.casefold() in whose.casefold())):
         return Range(own, own, own)
     if own is not None:
-        hint = f"operator={whose.split()[0].casefold()!r} takes it" if whose else ""
+        hint = f"operator={whose.split()[0].strip(',;:').casefold()!r} takes it" if whose else ""
         notes.append(f"{name} {own:g} is published for {where.name} ({whose}) and not taken for other buildings: {hint}")
     found = pue_range(operator) if name == "pue" else wue_range(operator)
     if operator is None:

@@ -171,7 +171,7 @@ class EconomicsModel:
 
         def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
             site = site_of(settings["datacenter"], operator=settings["operator"])
-            given = {"node_price_usd": None, "price_usd_per_device_hour": None, "network_usd_per_node": None}
+            given = {name: _first(settings[name]) for name in _GIVEN}
             found = Known(system, site, settings, given, open_prices=True)
             return {name: value for name, value in found.answers(settings, "point").items() if value is not None} | {
                 "feasible": True
@@ -179,6 +179,11 @@ class EconomicsModel:
 
         how = Numeric(CHECKS, DEFAULTS | {"nodes": system.nodes}, columns, by="tco_usd", unfit="", walked=WORDS)
         return how.sweep(axes, product=product)
+
+
+def _first(values: Any) -> float | None:  # an array of numbers
+    """Return the first of the values where all are given: what is looked up then is not needed."""
+    return float(values[0]) if known(values).all() else None
 
 
 def _maybe(check: Callable[[object], float]) -> Callable[[object], float]:
@@ -214,6 +219,7 @@ CHECKS: Final[dict[str, Callable[[object], float]]] = {
     "node_power_w": _maybe(lambda value: number(value, "node_power_w", minimum=1e-3, maximum=1e9)),
 }
 """Numeric parameters -> what gives their plain number; NaN for one that is left open."""
+_GIVEN: Final = ("node_price_usd", "price_usd_per_device_hour", "network_usd_per_node", "node_power_w")
 WORDS: Final = ("mode", "datacenter", "provider", "price_kind", "regime", "operator", "today")
 DEFAULTS: Final[dict[str, Any]] = dict.fromkeys((*CHECKS, *WORDS)) | {
     "kwh_price": KWH_PRICE,
