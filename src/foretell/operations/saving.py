@@ -14,7 +14,7 @@ from foretell.cost.arrays import Value, maximum, minimum
 from foretell.errors import InputError
 from foretell.operations._data import data
 
-__all__ = ["MODES", "SaveTimes", "Storage", "blocked_share", "defaults", "save_times", "transfer_s"]
+__all__ = ["MODES", "Assumed", "SaveTimes", "Storage", "blocked_share", "defaults", "save_times", "transfer_s"]
 
 MODES: Final = ("sync", "async", "memory")
 """Training waits for the whole save; for the copy to the host alone; or the copy stays in the memory of hosts."""
@@ -78,14 +78,30 @@ class SaveTimes:
         return maximum(self.save - self.block, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What is assumed of saving where nothing is known."""
+
+    coordination_s: Value
+    copy_share: Value
+    """Of the host link's rate."""
+    load_over_save: Value
+
+    @classmethod
+    def at(cls, level: str) -> Assumed:
+        """Return the points ("value"), or what gives the "low" or the "high" end of a time."""
+        constants = defaults()
+        share = constants["copy_share"][{"low": "high", "high": "low"}.get(level, level)]
+        return cls(constants["coordination_s"][level], share, constants["load_over_save"][level])
+
+
 def save_times(
-    size: Value, per_device: Value, copy_bytes_per_s: Value, storage: Storage, mode: str, level: str = "value"
+    size: Value, per_device: Value, copy_bytes_per_s: Value, storage: Storage, mode: str, assumed: Assumed | None = None
 ) -> SaveTimes:
     """Return the three times of a checkpoint of `size` bytes, of which one device holds at most `per_device`.
 
     sync: block = save = size / rate.  async and memory: block = a fixed coordination + per_device / copy rate; the save of async
-    goes on beside training for size / rate.  load: size over the read rate, in mode memory the copy back.  `level`: "low" or
-    "high" takes the constants' ends instead of their points.
+    goes on beside training for size / rate.  load: size over the read rate, in mode memory the copy back.
 
     >>> times = save_times(1e12, 1e10, 3.2e10, Storage(64, 1e9, 5e11), "async")
     >>> round(times.block, 3), round(times.save, 3), round(times.load, 2)
@@ -93,19 +109,12 @@ def save_times(
     """
     if mode not in MODES:
         raise InputError("is no way to save", field="mode", value=mode, allowed=MODES)
-    constants = defaults()
+    known = Assumed.at("value") if assumed is None else assumed
     write = transfer_s(size, storage.write_bytes_per_s)
-    fixed = constants["coordination_s"][level]
-    copy = fixed + per_device / (copy_bytes_per_s * constants["copy_share"][_faster(level)])
-    slower = constants["load_over_save"][level]
-    load = write * slower if storage.read_bytes_per_s is None else transfer_s(size, storage.read_bytes_per_s)
+    copy = known.coordination_s + per_device / (copy_bytes_per_s * known.copy_share)
+    load = write * known.load_over_save if storage.read_bytes_per_s is None else transfer_s(size, storage.read_bytes_per_s)
     if mode == "sync":
         return SaveTimes(write, write, load)
     if mode == "memory":
         return SaveTimes(copy, copy, copy)
     return SaveTimes(copy, copy + write, load)
-
-
-def _faster(level: str) -> str:
-    """Return the end of a rate that gives the named end of a time."""
-    return {"low": "high", "high": "low"}.get(level, level)

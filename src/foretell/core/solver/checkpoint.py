@@ -15,7 +15,7 @@ from foretell.cost.arrays import Value, known, maximum, otherwise
 from foretell.cost.checkpoint import CheckpointTerms
 from foretell.errors import InputError, nearest
 from foretell.machine.hardware import HardwareNode, load_hardware
-from foretell.operations.saving import MODES, Storage, blocked_share, defaults, save_times
+from foretell.operations.saving import MODES, Assumed, Storage, blocked_share, defaults, save_times
 from foretell.units import GB, fmt_s, parse
 from foretell.validation import choice, number, positive_int
 
@@ -266,7 +266,7 @@ def answers(model: Workload, device: HardwareNode, settings: Mapping[str, Any]) 
     times = {}
     for level in ("value", "low", "high"):
         storage = _storage(settings, writers, level)
-        times[level] = save_times(terms.total, each, rate, storage, mode, level)
+        times[level] = save_times(terms.total, each, rate, storage, mode, Assumed.at(level))
     point = times["value"]
     speed = _storage(settings, writers, "value").write_bytes_per_s
     apart = interval if mode == "sync" else maximum(interval - point.block, 1e-9)
