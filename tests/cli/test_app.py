@@ -38,6 +38,8 @@ SERVE_FLAGS = """
 --system --tp --trace --trace-speed --transfer-gbps --weights
 """
 TRAIN_FLAGS = """
+--boundary --carbon-intensity --checkpoint-interval --checkpoint-mode --failure-rate --node-power --node-price --operator --own
+--plot --price --price-kind --provider --pue --record --recovery-time --region --samples --seed --storage-bandwidth
 --algorithm --attention --compile --congestion --cp --cuda-graphs --dispatcher --double-quant --dp --dropout
 --efficiency --encoder-seq-len --ep --etp --expandable-segments --expert-spread --framework --global-batch --gpu --gpus
 --gpus-per-node --grad-accum --headroom --hsdp-replicas --imbalance --jitter --json --loader-time --lora-dropout

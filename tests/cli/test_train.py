@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from foretell.cli import train
+from foretell.cli._options import TRAIN, WHOLE, names
 
 Config = Callable[..., str]
 
@@ -57,9 +58,16 @@ def test_memory_is_what_fit_says(cli: Any, config: Config) -> None:
 
 def test_every_option_of_the_help_is_echoed_in_the_inputs(cli: Any, config: Config) -> None:
     inputs = cli("train", config(), "--gpu", "h100", "--json").document["inputs"]
-    apart = {"json", "quiet", "no_advice", "operators"}  # they change what is printed, not the answer
+    apart = {"json", "quiet", "no_advice", "operators", "plot"}  # they change what is printed, not the answer
     renamed = {"loader_time": "loader_time_s", "measured_step": "measured_step_s"}
-    assert {renamed.get(p.name, p.name) for p in train.command.params} - set(inputs) == apart
+    whole = set(names({WHOLE: TRAIN[WHOLE]})) - apart
+    assert {renamed.get(p.name, p.name) for p in train.command.params} - set(inputs) == apart | whole
+    assert inputs["run"] is None
+    run = cli("train", config(), "--gpu", "h100", "--tokens", "1T", "--json").document["inputs"]["run"]
+    also = {"own": "mode", "price": "price_usd_per_device_hour", "node_price": "node_price_usd", "node_power": "node_power_w"}
+    also |= {"recovery_time": "recovery_time_s", "checkpoint_interval": "checkpoint_interval_s"}
+    also |= {"storage_bandwidth": "storage_bytes_per_s"}
+    assert {also.get(name, name) for name in whole} == set(run)
 
 
 def test_values_are_echoed_as_used(cli: Any, config: Config) -> None:
@@ -200,7 +208,7 @@ def test_quiet_is_one_line(cli: Any, config: Config) -> None:
 )
 def test_the_answer_is_one_screen_of_80_columns(cli: Any, config: Config, more: str) -> None:
     lines = cli("train", config(), "--gpu", "h100", *more.split()).out.splitlines()
-    assert len(lines) <= 70
+    assert len(lines) <= (100 if "--tokens" in more else 70)
     assert max(len(line) for line in lines) <= 80
     text = "\n".join(lines)
     assert ("pipeline stages" in text) == ("--pp" in more)
@@ -371,3 +379,70 @@ def test_imbalance_takes_the_place_of_the_assumption(cli: Any) -> None:
     assert "tokens spread evenly over the experts" in even["assumed"]
     assert "tokens spread evenly over the experts" not in hot["assumed"]
     assert hot["breakdown"]["experts"] > 1.2 * even["breakdown"]["experts"]
+
+
+# -- the whole run -------------------------------------------------------------------------------------------
+
+
+def test_a_whole_run_is_a_chain(cli: Any, config: Config) -> None:
+    base = ("train", config(), "--gpu", "h100", "--gpus", "16", "--tokens", "1T", "--region", "us-iowa", "--json")
+    result = cli(*base, "--price", "2", "--failure-rate", "5", "--recovery-time", "10min").result
+    run, step = result["run"], result["step_s"]
+    at = {name: band["point"] for name, band in run["quantities"].items()}
+    assert at["productive_days"] == pytest.approx(result["steps"] * step / 86400)
+    assert at["mtbf_hours"] == pytest.approx(24_000 / (5 * 2))
+    assert at["wall_days"] == pytest.approx(at["productive_days"] / at["goodput_ratio"])
+    assert at["interruptions"] == pytest.approx(24 * at["wall_days"] / at["mtbf_hours"])
+    assert at["gpu_hours"] == pytest.approx(24 * at["wall_days"] * 16)
+    assert at["cost_usd"] == pytest.approx(2 * at["gpu_hours"])
+    assert at["total_energy_kwh"] == pytest.approx(1.25 * at["it_energy_kwh"])
+    assert at["operational_carbon_kg"] == pytest.approx(0.41272 * at["total_energy_kwh"])
+    assert sum(run["losses"].values()) == pytest.approx(1)
+    assert all(band["p10"] <= band["p50"] <= band["p90"] for band in run["quantities"].values())
+    again = cli(*base, "--price", "2", "--failure-rate", "5", "--recovery-time", "10min").result["run"]
+    assert again == run  # the samples are those of a seed
+
+
+def test_a_run_without_a_price_has_no_cost_and_says_so(cli: Any, config: Config) -> None:
+    base = ("train", config(), "--gpu", "gaudi3", "--tokens", "1T")
+    document = cli(*base, "--json").document
+    assert "cost_usd" not in document["result"]["run"]["quantities"]
+    assert any("--price" in note for note in document["notes"])
+    assert "cost: unknown" in cli(*base).out
+    asked = cli(*base, "--own")
+    assert (asked.code, "--node-price" in asked.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--region quebec", "Add --tokens"),
+        ("--tokens 1T --region atlantis", "nearest"),
+        ("--tokens 1T --pue 0.9", "pue=0.9"),
+        ("--tokens 1T --failure-rate 0", "failure_rate="),
+        ("--tokens 1T --failure-rate 6,2", "a low and then a high rate"),
+        ("--tokens 1T --failure-rate 3 --record rsc-1", "record="),
+        ("--tokens 1T --record rsc-9", "nearest"),
+        ("--tokens 1T --checkpoint-interval 0", "checkpoint_interval"),
+        ("--tokens 1T --checkpoint-mode lazy", "sync, async, memory"),
+        ("--tokens 1T --price -2", "price="),
+        ("--tokens 1T --own --price 2", "Leave out --own"),
+        ("--tokens 1T --node-price 300000", "Add --own"),
+        ("--tokens 1T --provider nobody", "provider"),
+        ("--tokens 1T --node-power 7.7kWh", "node_power"),
+        ("--tokens 1T --storage-bandwidth 200GiB", "storage_bandwidth"),
+        ("--tokens 1T --samples 5", "samples=5"),
+        ("--tokens 1T --boundary marginal", "operational, lifecycle, market"),
+        ("--tokens 1T --boundary market", "boundary='market'"),
+    ],
+)
+def test_what_a_whole_run_cannot_be_asked(cli: Any, config: Config, given: str, said: str) -> None:
+    ran = cli("train", config(), "--gpu", "h100", *given.split())
+    assert ran.code == 2
+    assert said in " ".join(ran.err.split())
+
+
+def test_a_run_that_fails_faster_than_it_saves_makes_no_progress(cli: Any, config: Config) -> None:
+    ran = cli("train", config(), "--gpu", "h100", "--tokens", "1T", "--failure-rate", "1e7", "--no-advice")
+    assert "NO PROGRESS" in ran.out
+    assert ran.code == 1

@@ -130,14 +130,39 @@ _RANKS: Final = (
     ("--loader-time", "TIME", "Time to deliver the samples of one step.  [default: none]"),
 )
 
+WHOLE: Final = "Whole run (with --tokens)"
+"""Heading of the options that say how a run is operated."""
+
 TRAIN: Final[dict[str, Rows]] = {
     "Machine": (*RUN["Machine"], *_SYSTEM),
     **{heading: rows for heading, rows in RUN.items() if heading not in ("Machine", "Training", "Fine-tuning")},
     "Training": (*RUN["Training"], *_SOFTWARE),
     "Fine-tuning": RUN["Fine-tuning"],
     "Ranks": _RANKS,
+    WHOLE: (
+        ("--region", "NAME", "Where: a region of foretell catalog list grids, or a file.  [default: not known]"),
+        ("--operator", "NAME", "Whose building: google, meta, aws, microsoft ... (its PUE and WUE)."),
+        ("--boundary", "NAME", "Grid factor: operational, lifecycle or market.  [default: operational, if known]"),
+        ("--pue", "X", "Energy of the building over that of its IT, at least 1.  [default: the operator's]"),
+        ("--carbon-intensity", "G", "Grams of CO2-equivalent a kWh.  [default: the region's]"),
+        ("--node-power", "POWER", "Mean power of a node at work: 7.7kW.  [default: as measured]"),
+        ("--failure-rate", "RATE", "Failures per 1,000 node-days: 3.8 or 2.3,6.5.  [default: public fleets']"),
+        ("--record", "NAME", "A fleet of foretell catalog list failures whose rate is taken."),
+        ("--recovery-time", "TIME", "From a failure until training goes on.  [default: 5 to 20 min]"),
+        ("--checkpoint-interval", "TIME", "Work between checkpoints.  [default: what loses least]"),
+        ("--checkpoint-mode", "NAME", "sync, async or memory.  [default: sync]"),
+        ("--storage-bandwidth", "RATE", "What the storage takes in from all: 200GB/s.  [default: 1 GB/s a rank]"),
+        ("--own", _FLAG, "Money of owning the machines, not of renting them."),
+        ("--price", "USD", "Rent of one GPU and hour.  [default: the median of dated list prices]"),
+        ("--provider", "NAME", "Whose list price: aws, lambda ..."),
+        ("--price-kind", "NAME", "on-demand, reserved, spot or capacity-block.  [default: on-demand]"),
+        ("--node-price", "USD", "Price of one node, with --own."),
+        ("--samples", "N", "Samples of the band.  [default: 10000]"),
+        ("--seed", "N", "Of the samples.  [default: 0]"),
+        ("--plot", "FILE", "Draw the run: a .png or .svg."),
+    ),
     "Question": (
-        ("--tokens", "N", "How long it takes to train on so many: 15T, 300B, 1e12."),
+        ("--tokens", "N", "The whole run on so many: 15T, 300B, 1e12: days, failures, money, energy, carbon."),
         ("--measured-step", "TIME", "Seconds of a real step: everything is re-scaled to it."),
         ("--operators", _FLAG, "Show the roofline of the main layer's operators."),
         ("--no-advice", _FLAG, "Do not look for changes that would help."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from foretell.cli._app import Verb
-from foretell.cli._options import OUTPUT, TRAIN, add
+from foretell.cli._options import OUTPUT, TRAIN, WHOLE, Rows, add
 from foretell.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,10 +26,12 @@ def _train(model: str, **options: Any) -> int:  # text or flags
 
     MODEL is a catalog name, a config.json, or a folder that holds one. Seconds are those of one optimizer step.
     """
+    from foretell.cli._business import business_inputs, business_of, check_whole, fleet_of  # noqa: PLC0415
     from foretell.cli._effects import idle_options  # noqa: PLC0415  # the rooms below: 100 ms
     from foretell.cli._inputs import train_inputs  # noqa: PLC0415
     from foretell.cli._print import console, print_json, shown  # noqa: PLC0415
     from foretell.cli._values import amount, duration  # noqa: PLC0415
+    from foretell.plan.whole_run import whole_run  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
     from foretell.report.train import result_of  # noqa: PLC0415
 
@@ -38,8 +40,10 @@ def _train(model: str, **options: Any) -> int:  # text or flags
     if tokens is not None and not made.launch.reads_tokens:
         problem = f"has no meaning for {made.launch.workload.name}: it reads no tokens"
         raise InputError(problem, field="tokens", value=options["tokens"], hint="Leave it out")
+    check_whole(options)
     measured = duration(options["measured_step"], "measured_step")
     speed = pace.speed(measured)
+    run = None if tokens is None else whole_run(pace.launch, speed, fleet_of(made, pace), tokens, business_of(options))
     memory = pace.launch.replayed()
     operators = _operators(pace, options)
     suggestions: list[Faster] = []
@@ -50,14 +54,16 @@ def _train(model: str, **options: Any) -> int:  # text or flags
         suggestions = found = faster(pace, speed, memory)
         about = _advice_notes(found)
     inputs = train_inputs(model, options, pace)
-    inputs |= {"measured_step_s": measured, "tokens": tokens}
+    inputs |= {"measured_step_s": measured, "tokens": tokens, "run": None if tokens is None else business_inputs(options)}
     assumed = [*dict.fromkeys((*made.assumed, *speed.assumed, *memory.assumed))]
-    result = result_of(pace.launch, speed, memory, operators, suggestions, tokens, assumed)
-    idle = [] if options["quiet"] else idle_options(options, TRAIN, lambda tried: _asked(model, tried))
+    result = result_of(pace.launch, speed, memory, operators, suggestions, tokens, assumed, run)
+    idle = [] if options["quiet"] else idle_options(options, _tried(), lambda tried: _asked(model, tried))
     if idle:
         about.append(f"given, and without effect on this answer: {', '.join(idle)}")
     notes = [*dict.fromkeys((*_verdict_notes(memory.verdict), *about, *made.notes, *speed.notes, *memory.notes))]
-    sources = [*dict.fromkeys((*speed.sources, *memory.sources))]
+    if run is not None:
+        notes = [*dict.fromkeys((*notes, *run.notes))]
+    sources = [*dict.fromkeys((*speed.sources, *memory.sources, *(() if run is None else run.sources)))]
     document = envelope("train", inputs, result, notes=notes, sources=sources)
     if options["json"]:
         print_json(document)
@@ -68,7 +74,12 @@ def _train(model: str, **options: Any) -> int:  # text or flags
             console().print(headline(document))
         else:
             show(shown(document), console(), operators=bool(options["operators"]))
-    return 1 if memory.verdict == "does_not_fit" else 0
+    return 1 if memory.verdict == "does_not_fit" or (run is not None and not run.feasible) else 0
+
+
+def _tried() -> dict[str, Rows]:
+    """Return the options that the step depends on, and not the run alone."""
+    return {heading: rows for heading, rows in TRAIN.items() if heading != WHOLE}
 
 
 def _asked_for(model: str, options: dict[str, Any]) -> tuple[Request, Pace]:
@@ -134,7 +145,7 @@ command = Verb(
     examples=(
         "foretell train llama-3-8b --system dgx-h100 --framework fsdp2 --compile",
         "foretell train llama-3-8b --gpu h100 --gpus 8 --tp 2 --global-batch 128",
-        "foretell train llama-3-8b --gpu h100 --gpus 64 --zero 1 --tokens 15T",
+        "foretell train llama-3-8b --gpu h100 --gpus 64 --zero 1 --tokens 15T --region quebec",
         "foretell train llama-3-8b --gpu h100 --operators",
         "foretell train llama-3-8b --gpu h100 --measured-step 900ms",
         "foretell train ./config.json --gpu a100 --json",

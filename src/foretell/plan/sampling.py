@@ -34,7 +34,7 @@ def from_range(rng: np.random.Generator, value: Range, n: int) -> NDArray[Any]:
 
 
 def from_interval(rng: np.random.Generator, point: float, interval: tuple[float, float], n: int) -> NDArray[Any]:
-    """Return samples of a forecast with a 90 % interval: logarithms normal on either side of the point, each side of its width."""
+    """Return samples of a forecast with a 90 % interval: logarithms normal on either side of the point, each of its width."""
     import numpy as np  # noqa: PLC0415
 
     low, high = (abs(math.log(end / point)) / _Z90 if end > 0 else 0.0 for end in interval)

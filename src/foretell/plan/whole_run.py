@@ -9,7 +9,7 @@ import datetime as dt
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from foretell.core.failing import node_rate
@@ -111,6 +111,12 @@ class RunForecast(Result):
     notes: list[str]
     assumed: tuple[str, ...]
     sources: tuple[str, ...]
+    _samples: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def drawn(self) -> Mapping[str, Any]:
+        """Quantity -> its samples, in no order, for pictures."""
+        return self._samples
 
     def explain(self) -> str:
         """Return the chain as text, a quantity a line."""
@@ -150,6 +156,7 @@ def whole_run(launch: Launch, speed: SpeedForecast, fleet: Fleet, tokens: float,
         notes=chain.notes(point),
         assumed=chain.assumed(),
         sources=chain.sources(),
+        _samples={name: sampled[name] for name in bands},
     )
 
 
@@ -362,8 +369,8 @@ class _Chain:
         if point["useful_share"] < _LEAST_USEFUL:
             out.append("no progress: the job fails more often than it can save and start again")
         out.append(
-            "band: every range drawn with its point as the likeliest, the step from its 90 % interval, failures as Poisson events;"
-            " independent of one another"
+            "band: every range drawn with its point as the likeliest, the step from its 90 % interval, failures as Poisson"
+            " events; independent of one another"
         )
         out.append(
             "planned stops, waiting for spare nodes or in a queue, evaluations and runs that are thrown away are not in it"

@@ -12,7 +12,9 @@ from foretell.cost.operator_times import Operators, OperatorTime
 from foretell.cost.software import calibration
 from foretell.plan import Launch
 from foretell.plan.faster import Faster
+from foretell.plan.whole_run import RunForecast
 from foretell.report.fit import STAGED
+from foretell.report.run import run_of
 
 __all__ = ["CONVENTIONS", "result_of"]
 
@@ -33,6 +35,7 @@ def result_of(
     suggestions: Sequence[Faster] = (),
     tokens: float | None = None,
     assumed: Sequence[str] = (),
+    run: RunForecast | None = None,
 ) -> dict[str, Any]:
     """Return the answer as plain data; the schema `report/schemas/train.json` describes it."""
     model = launch.workload
@@ -66,6 +69,7 @@ def result_of(
         "memory": _memory(memory),
         "suggestions": [suggestion.to_dict() for suggestion in suggestions],
         **_run(launch, speed, tokens),
+        "run": None if run is None else run_of(run),
         "measured_step_s": speed.measured_step_s,
         "anchor": speed.anchor,
         "regime": speed.regime,

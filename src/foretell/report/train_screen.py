@@ -9,6 +9,7 @@ from rich.text import Text
 
 from foretell.report.fit_screen import headline as memory_line
 from foretell.report.fit_screen import title
+from foretell.report.run_screen import show_run
 from foretell.report.screen import bar, gib, heading, paragraph, plain, wrapped
 from foretell.units import GIB
 
@@ -77,7 +78,8 @@ def show(document: Mapping[str, Any], console: Console, *, operators: bool = Fal
     if operators and result["operators"] is not None:
         _operators(result["operators"], console)
     _suggestions(result, console)
-    _run(result, inputs, console)
+    if result["run"] is not None:
+        show_run(result, inputs["global_batch"], console)
     console.print()
     paragraph(console, "interval", result["interval_basis"])
     if result["assumed"]:
@@ -234,15 +236,3 @@ def _hung(text: Text, console: Console, start: int) -> None:
     for number, part in enumerate(parts):
         part.rstrip()
         console.print((head if number == 0 else Text(" " * start)) + part)
-
-
-def _run(result: Mapping[str, Any], inputs: Mapping[str, Any], console: Console) -> None:
-    """Print how long the whole run takes."""
-    if result["tokens"] is None:
-        return
-    heading(console, f"{short(result['tokens'])} tokens, {result['steps']:,} steps of {inputs['global_batch']:,} samples")
-    low, high = result["days_interval"]
-    days = f"  {'days':<21}{digits(result['days']):>10}  {digits(low)} to {digits(high)}"
-    wrapped(console, Text(days).append("; without failures, restarts, checkpoints and evaluation", style="dim"))
-    low, high = result["gpu_hours_interval"]
-    wrapped(console, Text(f"  {'GPU-hours':<21}{short(result['gpu_hours']):>10}  {short(low)} to {short(high)}"))

@@ -1,0 +1,81 @@
+"""A whole run on a screen of 80 columns: the chain from the step to the money, each link with its band."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from foretell.report.screen import bar, heading, paragraph, plain, wrapped
+from foretell.units import GB
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["show_run"]
+
+_LINKS: Final = (
+    # quantity, what it is called, its unit on the screen, units in it
+    ("step_s", "step", "s", 1.0),
+    ("productive_days", "training alone", "days", 1.0),
+    ("checkpoint_block_s", "a checkpoint blocks", "s", 1.0),
+    ("checkpoint_interval_s", "between checkpoints", "min", 60.0),
+    ("mtbf_hours", "between failures", "h", 1.0),
+    ("goodput_ratio", "goodput", "%", 0.01),
+    ("interruptions", "interruptions", "", 1.0),
+    ("wall_days", "wall clock", "days", 1.0),
+    ("gpu_hours", "GPU-hours", "M", 1e6),
+    ("it_energy_kwh", "energy of the nodes", "MWh", 1e3),
+    ("total_energy_kwh", "... of the building", "MWh", 1e3),
+    ("operational_carbon_kg", "CO2e of electricity", "t", 1e3),
+    ("embodied_carbon_kg", "... of making, share", "t", 1e3),
+    ("water_usage_liters", "water on the site", "m3", 1e3),
+    ("cost_usd", "cost", "M USD", 1e6),
+)
+_SMALL: Final = {"M": ("", 1.0), "MWh": ("kWh", 1.0), "t": ("kg", 1.0), "m3": ("L", 1.0), "M USD": ("USD", 1.0)}
+"""Unit -> the smaller one of a small run, and what it is in base units."""
+_BAR: Final = 24
+_LOSSES: Final = {"useful": "trains", "checkpoints": "checkpoints", "rework": "work done again", "restarts": "restarts"}
+
+
+def show_run(result: Mapping[str, Any], batch: int, console: Console) -> None:
+    """Print the chain of an answer of `train --tokens`, where the time goes, and what was assumed."""
+    run = result["run"]
+    nodes = f"{run['nodes']:,} node{'s' if run['nodes'] > 1 else ''}"
+    heading(console, f"the whole run: {result['tokens']:.3g} tokens, {result['steps']:,} steps of {batch:,} samples, {nodes}")
+    about = f"{'point':>12}  {'P10 to P90 of':>16} {run['samples']:,} samples"
+    console.print(Text(f"  {'':<22}{'':>6}{about}", style="dim"))
+    for name, title, unit, size in _LINKS:
+        band = run["quantities"].get(name)
+        if band is None:
+            continue
+        shown, scale = _SMALL[unit] if unit in _SMALL and band["p90"] < size else (unit, size)
+        point, low, high = (_digits(band[key] / scale) for key in ("point", "p10", "p90"))
+        console.print(Text(f"  {title:<22}{shown:>6}{point:>12}  ").append(f"{low:>12} to {high}", style="dim"))
+    if not run["feasible"]:
+        wrapped(console, Text("  NO PROGRESS: it fails more often than it can save and start again", style="bold red"))
+    heading(console, "where the wall clock goes")
+    for name, share in run["losses"].items():
+        line = Text(f"  {_LOSSES[name]:<22}{100 * share:>8.2f} %  ")
+        line.append(bar(share, _BAR, plain=plain(console)), style="cyan").rstrip()
+        console.print(line)
+    held = f"a checkpoint holds {run['checkpoint_size_bytes'] / GB:,.0f} GB (1e9 bytes)"
+    wrapped(console, Text(f"  {held}; {run['region']}, {run['boundary']} grid factor; {run['mode']}", style="dim"))
+    if "cost_usd" not in run["quantities"]:
+        wrapped(console, Text("  cost: unknown, for no price is known: give --price", style="dim"))
+    if run["assumed"]:
+        paragraph(console, "assumed of the run", "; ".join(run["assumed"]))
+
+
+def _digits(value: float) -> str:
+    """Write a number of three to five digits, without an exponent.
+
+    >>> _digits(0.0123), _digits(2.0634), _digits(45.12), _digits(15870.0)
+    ('0.0123', '2.06', '45.1', '15,870')
+    """
+    if value == 0:
+        return "0"
+    if value < 1:
+        return f"{value:.3g}"
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
