@@ -23,7 +23,7 @@ from foretell.evidence.replay import replay, shipped
 
 ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"(<!-- accuracy -->\n).*?(<!-- /accuracy -->)", re.DOTALL)
-KINDS = ("memory", "training", "serving", "kernels", "collectives")
+KINDS = ("memory", "training", "serving", "kernels", "collectives", "operations")
 LOADS = {
     "single": "one request at a time",
     "static": "one batch, started together",
@@ -51,6 +51,7 @@ def main() -> int:
     """Write or check both files."""
     reports = {kind: replay(kind, shipped(kind)) for kind in KINDS}
     brief = memory(reports["memory"]) + "\n" + times(reports) + "\n" + serving(reports["serving"])
+    brief += "\n" + operations(reports["operations"])
     pages = {
         ROOT / "README.md": brief,
         ROOT / "docs/accuracy.md": brief + "\n" + long(reports),
@@ -117,6 +118,33 @@ def times(reports: Mapping[str, dict[str, Any]]) -> str:
     rows += [f"| {name} | {s['n']} | {s['skipped']} | {figures(s)} | {number(far)} |" for name, s, far in lines]
     rows += ["", *choosing(training)]
     return "\n".join(rows) + "\n"
+
+
+def operations(report: dict[str, Any]) -> str:
+    """Questions with a known answer: how many are answered within their rows' tolerance, by topic and what the value is."""
+    rows = [
+        "| questions of | the value is | rows | left out | within the row's tolerance | largest error |",
+        "|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in report["rows"]:
+        groups.setdefault((row["framework"], row["basis"]), []).append(row)
+    for (topic, basis), members in sorted(groups.items()):
+        judged = [row for row in members if row["within_tolerance"] is not None]
+        good = sum(row["within_tolerance"] for row in judged)
+        worst = max(
+            (abs(row["error_pct"]) for row in judged if row["error_pct"] is not None and "bound" not in row), default=None
+        )
+        cells = (topic, basis, len(members), len(members) - len(judged), f"{good} of {len(judged)}", _tiny(worst))
+        rows.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _tiny(pct: float | None) -> str:
+    """Write a largest error: those of closed forms are below a millionth."""
+    if pct is None:
+        return ""
+    return "below 1e-6 %" if pct < 1e-6 else f"{pct:.2g} %"
 
 
 def choosing(training: dict[str, Any]) -> list[str]:

@@ -41,7 +41,8 @@ class OperationsScored(Scored):
 
     def to_dict(self) -> dict[str, Any]:
         """The contract's row, with what the row allows."""
-        about = {"solver": self.solver, "unit": self.unit, "tolerance_pct": self.tolerance_pct, "within_tolerance": self.within}
+        about: dict[str, Any] = {"solver": self.solver, "unit": self.unit, "basis": self.basis}
+        about |= {"tolerance_pct": self.tolerance_pct, "within_tolerance": self.within}
         return Scored.to_dict(self) | about | ({"bound": self.bound} if self.bound else {})
 
 
