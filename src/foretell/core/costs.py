@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from foretell.catalog import loader
 from foretell.errors import CatalogError, InputError
 from foretell.machine.fleet import Fleet, load_fleet
-from foretell.operations.prices import PriceAnswer, purchase, purchases, rent
+from foretell.operations.prices import PriceAnswer, Purchase, purchase, purchases, rent
 from foretell.operations.ranges import Range
 from foretell.validation import number
 
@@ -26,6 +26,7 @@ _PORTS = 3
 """Switch ports of a NIC in a non-blocking network of two layers: its own at the leaf, one up, one at the spine."""
 _LINKS = 2
 """... and cables with their optics."""
+_GIVE_NETWORK = "give network_usd_per_node (--network-price)"
 _PORT_BYTES_PER_S = 50e9
 """400 Gbit/s, which the catalog's port and optics are of; other rates are priced by their bandwidth."""
 
@@ -40,6 +41,8 @@ class Bought:
     date: str
     """Of the oldest price used; empty where it was given."""
     notes: tuple[str, ...] = ()
+    purchases: tuple[Purchase, ...] = ()
+    """Prices that it rests on."""
 
     @property
     def total(self) -> Range:
@@ -67,39 +70,40 @@ def _shipped(system: str, several: bool, today: dt.date) -> Bought:
 def _bought(fleet: Fleet, given: object, network: object, today: dt.date) -> Bought:
     if given is not None:
         usd = number(given, "node_price_usd", minimum=1e-6, maximum=1e12)
-        server, date, notes = Range(usd, usd, usd, "USD"), "", list[str]()
+        server, date, notes, paid = Range(usd, usd, usd, "USD"), "", list[str](), tuple[Purchase, ...]()
     else:
-        server, date, notes = _server(fleet, today)
-    wires, more = _network(fleet, network, today)
-    return Bought(server, wires, date, tuple(dict.fromkeys((*notes, *more))))
+        found, server, notes = _server(fleet, today)
+        date, paid = found.date, found.purchases
+    wires, more, ports = _network(fleet, network, today)
+    return Bought(server, wires, date, tuple(dict.fromkeys((*notes, *more))), (*paid, *ports))
 
 
-def _server(fleet: Fleet, today: dt.date) -> tuple[Range, str, list[str]]:
+def _server(fleet: Fleet, today: dt.date) -> tuple[PriceAnswer, Range, list[str]]:
     """Return the price of a server: of this system, of one with the same accelerators, or put together from its parts."""
     count = fleet.node.accelerators_per_node
     found = purchase(fleet.id, "server", today=today) if _priced(fleet.id, "server") else None
     if found is not None:
-        return _range(found), found.date, list(found.notes)
+        return found, _range(found), list(found.notes)
     if _priced(fleet.id, "rack"):
         rack = purchase(fleet.id, "rack", today=today)
         if rack is not None:
             share = count / (fleet.node.domain_gpus or count)
             note = f"{share:.3g} of a rack of {fleet.node.domain_gpus} accelerators"
-            return _range(rack).scaled(share), rack.date, [note, *rack.notes]
+            return rack, _range(rack).scaled(share), [note, *rack.notes]
     for row in purchases(what="server"):
         if row.item != fleet.id and _same(row.item, fleet):
             alike = purchase(row.item, "server", today=today)
             if alike is not None:
-                return _range(alike), alike.date, [f"price of {row.item}, a server with the same accelerators", *alike.notes]
+                return alike, _range(alike), [f"price of {row.item}, a server with the same accelerators", *alike.notes]
     part = purchase(fleet.accelerator, "accelerator", today=today)
     if part is None:
-        hint = "Give node_price_usd (--node-price), or ask what renting costs: mode='rent'"
+        hint = "Give node_price_usd (--node-price), or ask what renting costs: mode='rent' (--rent)"
         problem = f"to buy {fleet.accelerator.name} is not known"
         raise InputError(problem, field="price", hint=hint)
     whole = _range(part)
     low, point, high = (getattr(whole, end) * getattr(HOST_SHARE, end) * count for end in ("low", "point", "high"))
     notes = ["no server's price known: its accelerators' with a host", *HOST_SHARE.notes, *part.notes]
-    return Range(low, point, high, "USD"), part.date, notes
+    return part, Range(low, point, high, "USD"), notes
 
 
 def _priced(item: str, what: str) -> bool:
@@ -117,24 +121,24 @@ def _same(item: str, fleet: Fleet) -> bool:
     return other.accelerator.id == fleet.accelerator.id and node.accelerators_per_node == fleet.node.accelerators_per_node
 
 
-def _network(fleet: Fleet, given: object, today: dt.date) -> tuple[Range, list[str]]:
+def _network(fleet: Fleet, given: object, today: dt.date) -> tuple[Range, list[str], tuple[Purchase, ...]]:
     """Return the switches and optics that one node takes."""
     if given is not None:
         usd = number(given, "network_usd_per_node", maximum=1e12)
-        return Range(usd, usd, usd, "USD"), []
+        return Range(usd, usd, usd, "USD"), [], ()
     none = Range(0.0, 0.0, 0.0, "USD")
     fabric = fleet.fabric
     if fleet.nodes == 1:
-        return none, []
+        return none, [], ()
     if fabric is None or fabric.nic_bytes_per_s is None:
-        return none, ["the network between the nodes is unknown and its price left out: give network_usd_per_node"]
+        return none, [f"the network between the nodes is unknown and its price left out: {_GIVE_NETWORK}"], ()
     port, optics = (purchase("400g", what, today=today) for what in ("switch-port", "optics"))
     if port is None or optics is None:
-        return none, ["no price of switch ports and optics is known: give network_usd_per_node"]
+        return none, [f"no price of switch ports and optics is known: {_GIVE_NETWORK}"], ()
     scale = fabric.nics_per_node * fabric.nic_bytes_per_s / _PORT_BYTES_PER_S
     low, point, high = (scale * (_PORTS * getattr(port, end) + _LINKS * getattr(optics, end)) for end in ("low", "point", "high"))
     note = f"network: {_PORTS} switch ports and {_LINKS} links of 400 Gbit/s for each 50 GB/s of a node, two layers, non-blocking"
-    return Range(low, point, high, "USD"), [note, *port.notes, *optics.notes]
+    return Range(low, point, high, "USD"), [note, *port.notes, *optics.notes], (*port.purchases, *optics.purchases)
 
 
 def rent_price(fleet: Fleet, given: object = None, *, provider: str | None, kind: str, today: dt.date) -> PriceAnswer | None:

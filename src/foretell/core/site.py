@@ -107,7 +107,7 @@ def _figure(
     if own is not None and (whose is None or (operator is not None and operator.casefold() in whose.casefold())):
         return Range(own, own, own)
     if own is not None:
-        hint = f"operator={whose.split()[0].strip(',;:').casefold()!r} takes it" if whose else ""
+        hint = f"operator {whose.split()[0].strip(',;:').casefold()!r} takes it" if whose else ""
         notes.append(f"{name} {own:g} is published for {where.name} ({whose}) and not taken for other buildings: {hint}")
     found = pue_range(operator) if name == "pue" else wue_range(operator)
     if operator is None:
@@ -130,7 +130,7 @@ def _grams(
     wanted = boundary or ("operational" if "operational" in known else "lifecycle")
     one = held[wanted]
     if one is None:
-        hint = "Give carbon_intensity (grams a kWh), or take one that is known"
+        hint = "Give carbon_intensity (--carbon-intensity, grams a kWh), or take one that is known"
         raise InputError(f"is not known of {where.name}", field="boundary", value=wanted, allowed=known or None, hint=hint)
     if boundary is None and wanted != "operational":
         notes.append(f"{where.name}: only the lifecycle factor is known, which counts building plants and fuel supply too")

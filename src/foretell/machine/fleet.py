@@ -115,7 +115,11 @@ def load_fleet(ref: str | os.PathLike[str] | Fleet, nodes: int | None = None) ->
     32
     """
     fleet = ref if isinstance(ref, Fleet) else _read_fleet(ref)
-    return fleet if nodes is None else replace(fleet, nodes=positive_int(nodes, "nodes"))
+    if nodes is None:
+        return fleet
+    count = positive_int(nodes, "nodes")
+    mtbf = None if fleet.mtbf_s is None else fleet.mtbf_s * fleet.nodes / count  # any node stops the job
+    return replace(fleet, nodes=count, mtbf_s=mtbf)
 
 
 def _read_fleet(ref: str | os.PathLike[str]) -> Fleet:

@@ -16,6 +16,7 @@ from foretell.core.solver._result import Result
 from foretell.cost.arrays import known
 from foretell.machine.datacenter import Datacenter
 from foretell.machine.fleet import Fleet, load_fleet
+from foretell.units import parse
 from foretell.validation import number, positive_int
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class EconomicsModel:
         place = datacenter if datacenter is not None else system.datacenter
         site = site_of(place, operator=operator, pue=pue)
         words = {"mode": mode, "provider": provider, "price_kind": price_kind, "regime": regime, "today": today}
-        found = Known(system, site, words, settings)
+        found = Known(system, site, words, settings | {"node_power_w": plain["node_power_w"] if node_power_w is not None else None})
         return _result(system, plain, site, found, place_given=place is not None)
 
     def sweep(
@@ -216,7 +217,7 @@ CHECKS: Final[dict[str, Callable[[object], float]]] = {
     "tokens_per_second": _maybe(lambda value: number(value, "tokens_per_second", minimum=1e-9, maximum=1e15)),
     "nodes": lambda value: positive_int(value, "nodes"),
     "pue": _maybe(lambda value: number(value, "pue", minimum=1.0, maximum=10.0)),
-    "node_power_w": _maybe(lambda value: number(value, "node_power_w", minimum=1e-3, maximum=1e9)),
+    "node_power_w": _maybe(lambda value: number(parse(value, "W", "node_power_w"), "node_power_w", minimum=1e-3, maximum=1e9)),
 }
 """Numeric parameters -> what gives their plain number; NaN for one that is left open."""
 _GIVEN: Final = ("node_price_usd", "price_usd_per_device_hour", "network_usd_per_node", "node_power_w")
@@ -241,14 +242,15 @@ def _result(system: Fleet, plain: Mapping[str, Any], site: Site, found: Known, *
     low, point, high = (found.answers(plain, end) for end in ENDS)
     numbers = {name: None if value is None or not known(value) else float(value) for name, value in point.items()}
     rented = numbers["rent_usd"] is not None
-    assumed, notes = list(site.assumed if found.mode == "own" else ()), list(site.notes if found.mode == "own" else ())
-    if found.mode == "own" and not known(plain["kwh_price"]):
+    owned = found.mode == "own"
+    assumed, notes = ([text for text in told if owned and text.startswith("pue ")] for told in (site.assumed, site.notes))
+    if owned and not known(plain["kwh_price"]):
         if site.kwh_price_usd is not None:
             notes.append(f"tariff of {site.name}: {site.kwh_price_usd:g} USD/kWh ({site.kwh_price_year})")
         else:
             where = f"no tariff of {site.name} is known" if place_given else "region not named"
             assumed.append(f"{float(KWH_PRICE):g} USD a kWh: {where}")
-    if found.mode == "own" and not known(plain["life_years"]):
+    if owned and not known(plain["life_years"]):
         assumed.append(f"written off in {LIFE_YEARS[1]:g} years ({LIFE_YEARS[2]:g} to {LIFE_YEARS[0]:g})")
     dates = []
     if found.bought is not None:
@@ -287,8 +289,8 @@ def _trace(system: Fleet, numbers: Mapping[str, float | None], found: Known) -> 
 
 def _sources(found: Known) -> tuple[str, ...]:
     """Return where the prices come from."""
-    if found.rent is None:
-        return ()
-    return tuple(
-        dict.fromkeys(f"{offer.provider}, {offer.instance or offer.accelerator}, {offer.date}" for offer in found.rent.offers)
-    )
+    bought = () if found.bought is None else found.bought.purchases
+    rented = () if found.rent is None else found.rent.offers
+    told = [f"price to buy: {row.what} {row.item}, {row.date}" for row in bought]
+    told += [f"rent: {offer.provider}, {offer.instance or offer.accelerator}, {offer.date}" for offer in rented]
+    return tuple(dict.fromkeys(told))

@@ -215,7 +215,7 @@ def _result(system: Fleet, plain: Mapping[str, Any], site: Site, regime: str) ->
     busy = [level.busy_w for level in levels]
     held = [embodied_node(system.node)] if known(given) else [node_power(system, regime), embodied_node(system.node)]
     notes = [*site.notes, *(note for one in held[:-1] for note in one.notes), *held[-1].notes[-1:]]
-    notes += [*LIFE_YEARS.notes, *LIFE_USE.notes]
+    notes += [*(() if known(plain["life_years"]) else LIFE_YEARS.notes), *LIFE_USE.notes]
     notes.append("switches outside the nodes, storage and buildings are not in it; nor are idle accelerators held beside the job")
     count = f"{system.nodes} node{'s' if system.nodes > 1 else ''}"
     return SustainabilityResult(
