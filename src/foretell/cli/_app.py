@@ -31,6 +31,10 @@ _VERBS = {
         "How fast a model is served: TTFT, ITL, throughput, KV capacity, how many GPUs.",
     ),
     "trace": ("foretell.cli.trace", "The memory timeline of any PyTorch model's training step, without a GPU."),
+    "reliability": ("foretell.cli.reliability", "How often a job fails, how often to save it, what share of the time trains."),
+    "checkpoint": ("foretell.cli.checkpoint", "How large a checkpoint is, for how long training stands still."),
+    "cost": ("foretell.cli.cost", "What machines cost, owned or rented."),
+    "carbon": ("foretell.cli.carbon", "Energy, carbon and water of machines at work."),
     "catalog": (
         "foretell.cli.catalog",
         "Models, hardware and the rest that is known, each with its sources.",
@@ -46,6 +50,21 @@ _FLAGS = {
     "kv": "--kv-dtype",
     "version": "--engine-version",
     "prices": "--price",
+    "failure": "--record",
+    "grid": "--region",
+    "checkpoint_time_s": "--checkpoint-time",
+    "checkpoint_interval_s": "--interval",
+    "checkpoint_interval_hours": "--interval",
+    "durability_lag_s": "--lag",
+    "recovery_time_s": "--recovery-time",
+    "mtbf_hours": "--mtbf",
+    "repair_hours": "--repair-time",
+    "filesystem_limit_gbs": "--filesystem",
+    "n_writers": "--writers",
+    "node_power_w": "--node-power",
+    "node_price_usd": "--node-price",
+    "price_usd_per_device_hour": "--price",
+    "network_usd_per_node": "--network-price",
 }
 """Options whose name is not that of the field they set."""
 _REPORT_TO = "This is a fault of foretell, please report it with the command that you ran"

@@ -240,6 +240,9 @@ def public_range(
     least = usual if minimum_node_days is None else number(minimum_node_days, "minimum_node_days")
     known = records()
     used = [one for one in known if one.causes in wanted and one.rate > 0.0 and (one.node_days or 0.0) >= least]
+    if not used and causes is not None and not least:
+        counted = sorted({one.causes for one in known if one.rate > 0.0})
+        raise InputError("are counted so by no record", field="causes", value=causes, allowed=counted)
     if not used:
         held = [f"{one.id} ({one.causes}, {one.node_days or 0:g} node-days)" for one in known]
         raise InputError("leaves no record", field="minimum_node_days", value=least, allowed=held)
@@ -253,8 +256,9 @@ def public_range(
 
 
 def _geometric(values: list[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+    """Return the geometric mean; rounding does not take it out of the values' range."""
+    mean = math.exp(math.fsum(math.log(value) for value in values) / len(values))
+    return min(max(mean, min(values)), max(values))
 
 
 def _made(data: dict[str, Any]) -> FleetRecord:

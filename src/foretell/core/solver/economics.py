@@ -155,7 +155,9 @@ class EconomicsModel:
         place = datacenter if datacenter is not None else system.datacenter
         site = site_of(place, operator=operator, pue=pue)
         words = {"mode": mode, "provider": provider, "price_kind": price_kind, "regime": regime, "today": today}
-        found = Known(system, site, words, settings | {"node_power_w": plain["node_power_w"] if node_power_w is not None else None})
+        found = Known(
+            system, site, words, settings | {"node_power_w": plain["node_power_w"] if node_power_w is not None else None}
+        )
         return _result(system, plain, site, found, place_given=place is not None)
 
     def sweep(

@@ -151,7 +151,12 @@ class ReliabilityModel:
         ready = positive_int(spares, "spares", minimum=0)
         repair = None if repair_hours is None else number(repair_hours, "repair_hours", minimum=1e-6, maximum=1e6) * _HOUR
         if ready and repair is None:
-            raise InputError("need the time until a failed node is back", field="spares", value=spares, hint="Give repair_hours (--repair-time)")
+            raise InputError(
+                "need the time until a failed node is back",
+                field="spares",
+                value=spares,
+                hint="Give repair_hours (--repair-time)",
+            )
         if mtbf_hours is not None:
             for name, value in (("failure_rate", failure_rate), ("record", record), ("causes", causes)):
                 if value is not None:
@@ -342,7 +347,9 @@ def _notes(plain: Mapping[str, Any], mtbf: float, spares: int, repair: float | N
             " the long run, where many nodes fail as if exponentially"
         )
     if repair is None:
-        out.append("waiting for a spare node or for a place in the queue is not in it: give --spares and --repair-time (repair_hours)")
+        out.append(
+            "waiting for a spare node or for a place in the queue is not in it: give --spares and --repair-time (repair_hours)"
+        )
     elif not spares:
         out.append("no spares: a job that needs all nodes waits for each repair, which is not in the goodput")
     if mtbf > 365 * _DAY:
