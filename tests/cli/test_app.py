@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from foretell import __version__
-from foretell.cli import _app, catalog, fit, serve, trace, train, validate
+from foretell.cli import _app, carbon, catalog, checkpoint, cost, fit, reliability, serve, trace, train, validate
 
 TRACE_FLAGS = """
 --alloc-conf --allow-uncertain --attention --chrome --clip --compare --density --device --evaluate --experts --full --gpu --gpus
@@ -49,6 +49,22 @@ TRAIN_FLAGS = """
 --quiet --recompute --recompute-layers --recompute-modules --recompute-scope --schedule --seq-len --sharding
 --software-date --sp --system --tokens --tp --tp-overlap --trainable-fraction --vpp --zero
 """
+FLEET_FLAGS = "--days --gpu --gpus --gpus-per-node --hours --json --nodes --quiet --system"
+RELIABILITY_FLAGS = f"""
+{FLEET_FLAGS} --causes --checkpoint-time --failure-rate --interval --lag --mtbf --record --recovery-time --repair-time --spares
+--weibull-shape
+"""
+CHECKPOINT_FLAGS = """
+--content --devices --filesystem --format --framework --gpu --interval --json --keep --lora-rank --mode --optimizer --precision
+--quiet --read-bandwidth --writer-bandwidth --writers --zero
+"""
+COST_FLAGS = f"""
+{FLEET_FLAGS} --colocation --discount --kwh-price --life --maintenance --network-price --node-power --node-price --operator --own
+--price --price-kind --provider --pue --regime --region --rent --residual --staff --tokens-per-second --utilisation
+"""
+CARBON_FLAGS = f"""
+{FLEET_FLAGS} --boundary --carbon-intensity --life --node-power --operator --pue --regime --region --utilisation --wue
+"""
 """Frozen: it may grow; what is here does not go and does not change its meaning."""
 
 
@@ -60,17 +76,26 @@ def test_the_flags_are_frozen() -> None:
     assert flags(fit.command) == sorted(FIT_FLAGS.split())
     assert flags(train.command) == sorted(TRAIN_FLAGS.split())
     assert flags(serve.command) == sorted(SERVE_FLAGS.split())
+    assert flags(reliability.command) == sorted(RELIABILITY_FLAGS.split())
+    assert flags(checkpoint.command) == sorted(CHECKPOINT_FLAGS.split())
+    assert flags(cost.command) == sorted(COST_FLAGS.split())
+    assert flags(carbon.command) == sorted(CARBON_FLAGS.split())
     assert flags(validate.command) == ["--data", "--json", "--max-mape", "--quiet"]
     assert flags(catalog.command.commands["list"]) == ["--json", "--quiet"]
     assert flags(catalog.command.commands["show"]) == ["--json", "--kind", "--quiet"]
     assert flags(trace.command) == sorted(TRACE_FLAGS.split())
-    assert list(_app.Group.lazy) == ["fit", "train", "serve", "trace", "catalog", "validate"]
+    operations = ["reliability", "checkpoint", "cost", "carbon"]
+    assert list(_app.Group.lazy) == ["fit", "train", "serve", "trace", *operations, "catalog", "validate"]
 
 
 VERBS: dict[str, Any] = {
     "fit": fit.command,
     "train": train.command,
     "serve": serve.command,
+    "reliability": reliability.command,
+    "checkpoint": checkpoint.command,
+    "cost": cost.command,
+    "carbon": carbon.command,
     "validate": validate.command,
     "catalog list": catalog.command.commands["list"],
     "catalog show": catalog.command.commands["show"],

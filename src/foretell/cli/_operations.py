@@ -212,7 +212,9 @@ def hours_in_s(text: str | None, field: str) -> float | None:
     if text is None:
         return None
     bare = re.fullmatch(r"\s*[+-]?[\d.]+(?:e[+-]?\d+)?\s*", text, re.IGNORECASE) if len(text) < 40 else None
-    return seconds(f"{text.strip()} h" if bare else text, field)
+    if bare is None:
+        return seconds(text, field)
+    return 3600.0 * (measure(text.strip(), field, "hours, or a time as 30min or 2d", most=2.5e5) or 0.0)
 
 
 def watts(text: str | None, field: str) -> float | None:

@@ -82,10 +82,10 @@ command = Verb(
     params=list[click.Parameter](),
     examples=(
         "foretell carbon --system dgx-h100 --nodes 8 --region us-iowa",
-        "foretell carbon --gpu a100 --gpus 384 --days 118 --region france --boundary lifecycle",
-        "foretell carbon --system dgx-h100 --nodes 64 --region us-central1 --operator google",
-        "foretell carbon --gpu h100 --gpus 16 --hours 48 --regime decode --utilisation 40%",
-        "foretell carbon --system dgx-h100 --carbon-intensity 400 --pue 1.1 --wue 0.2 --json",
+        "foretell carbon --gpu a100 --gpus 384 --region france --boundary lifecycle",
+        "foretell carbon --system dgx-h100 --region us-central1 --operator google",
+        "foretell carbon --gpu h100 --hours 48 --regime decode --utilisation 40%",
+        "foretell carbon --gpu h100 --carbon-intensity 400 --pue 1.1 --wue 0.2 --json",
     ),
 )
 for _heading, _table in CARBON.items():

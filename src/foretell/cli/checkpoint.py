@@ -42,7 +42,7 @@ def _answer(model: str, options: dict[str, Any]) -> Any:
     from foretell.recipe.optimizers import optimizer  # noqa: PLC0415
     from foretell.report.operations import checkpoint_of  # noqa: PLC0415
 
-    device = load_hardware(options["gpu"] or "h100")
+    device = load_hardware("h100" if options["gpu"] is None else options["gpu"])
     usual = usual_precision(device)
     interval = hours_in_s(options["interval"], "interval") or 4 * 3600.0
     keep = whole(options["keep"], "keep", minimum=0, maximum=10**6)
@@ -65,7 +65,7 @@ def _answer(model: str, options: dict[str, Any]) -> Any:
         "read_bandwidth": _rate(options["read_bandwidth"], "read_bandwidth"),
         "keep": 1 if keep is None else keep,
     }
-    named = optimizer(options["optimizer"] or "adamw").name
+    named = optimizer("adamw" if options["optimizer"] is None else options["optimizer"]).name
     result = CheckpointModel().solve(
         model,
         device,
@@ -126,9 +126,9 @@ command = Verb(
     params=[click.Argument(["model"])],
     examples=(
         "foretell checkpoint llama-3-8b",
-        "foretell checkpoint llama-3.1-70b --writers 64 --writer-bandwidth 1GB/s --interval 2h",
-        "foretell checkpoint llama-3.1-405b --writers 2048 --filesystem 200 --mode async",
-        "foretell checkpoint llama-3-8b --framework fsdp2 --zero 3 --writers 8 --devices 8 --keep 3",
+        "foretell checkpoint llama-3.1-70b --writers 64 --interval 2h",
+        "foretell checkpoint llama-3.1-405b --writers 2048 --mode async",
+        "foretell checkpoint llama-3-8b --writers 8 --writer-bandwidth 2GB/s --keep 3",
         "foretell checkpoint llama-3-8b --lora-rank 16 --json",
     ),
 )

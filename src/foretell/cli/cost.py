@@ -122,9 +122,9 @@ command = Verb(
     examples=(
         "foretell cost --system dgx-h100 --nodes 8",
         "foretell cost --gpu h100 --gpus 64 --days 90 --rent --provider aws",
-        "foretell cost --system dgx-h100 --nodes 8 --days 1095 --region us-iowa --utilisation 60%",
-        "foretell cost --gpu t4 --gpus 4 --gpus-per-node 4 --node-price 9000 --hours 100",
-        "foretell cost --gpu h100 --gpus 8 --rent --price 2.5 --tokens-per-second 12000 --json",
+        "foretell cost --system dgx-h100 --days 1095 --region us-iowa --utilisation 60%",
+        "foretell cost --gpu t4 --gpus 4 --node-price 9000 --hours 100",
+        "foretell cost --gpu h100 --rent --price 2.5 --tokens-per-second 12k --json",
     ),
 )
 for _heading, _table in COST.items():

@@ -99,9 +99,9 @@ command = Verb(
     examples=(
         "foretell reliability --system dgx-h100 --nodes 128",
         "foretell reliability --gpu h100 --gpus 16384 --days 54 --checkpoint-time 5s",
-        "foretell reliability --system dgx-h100 --nodes 256 --failure-rate 2.3-6.5 --interval 30min",
+        "foretell reliability --gpu h100 --gpus 2048 --failure-rate 2.3-6.5",
         "foretell reliability --system dgx-h100 --nodes 64 --spares 2 --repair-time 24h",
-        "foretell reliability --gpu h100 --gpus 1024 --mtbf 12h --json",
+        "foretell reliability --gpu h100 --gpus 1024 --mtbf 12h --interval 1h --json",
     ),
 )
 for _heading, _table in RELIABILITY.items():

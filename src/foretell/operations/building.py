@@ -82,7 +82,9 @@ def _of(what: str, operator: str) -> Range:
     rows: list[Mapping[str, Any]] = [row for row in data("building")[what] if row["operator"] == name]
     if not rows:
         allowed = sorted({row["operator"] for row in data("building")[what]})
-        raise InputError(f"has no known {what.upper()}", field="operator", value=operator, allowed=allowed)
+        raise InputError(
+            f"has no known {what.upper()}", field="operator", value=operator, allowed=allowed, hint=f"Or give the {what.upper()}"
+        )
     newest = max(rows, key=lambda row: row["year"])
     counted = [row for row in rows if row["year"] > newest["year"] - _RECENT]
     values = [row["value"] for row in counted]

@@ -59,7 +59,7 @@ def show_reliability(document: Mapping[str, Any], console: Console) -> None:
     row(console, "Daly 2006", fmt_s(result["daly_interval_s"]), "higher order")
     heading(console, "where the time goes")
     ledger(console, {name: (result["losses"][key], "") for key, name in _LOSSES.items()})
-    if result["wall_time_s"] is not None and None not in result["wall_time_interval_s"]:
+    if result["feasible"] and None not in result["wall_time_interval_s"]:
         span = f"to train for {fmt_s(3600 * inputs['hours'])}"
         wrapped(console, Text(f"  {span} takes {fmt_s(result['wall_time_s'])} ({_times(result['wall_time_interval_s'])})"))
     _curve(result["curve"], inputs["nodes"], console)

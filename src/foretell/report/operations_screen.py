@@ -60,7 +60,7 @@ def foot(console: Console, document: Mapping[str, Any]) -> None:
 def where(inputs: Mapping[str, Any], result: Mapping[str, Any], console: Console, more: str = "") -> None:
     """Print which machines the answer is of, and for how long."""
     nodes, days = inputs["nodes"], inputs["days"]
-    kind = f"{nodes} x {inputs['system']}" if inputs["system"] else f"{nodes} node{'s' if nodes > 1 else ''}"
+    kind = f"{nodes:,} x {inputs['system']}" if inputs["system"] else f"{nodes:,} node{'s' if nodes > 1 else ''}"
     span = f"{days:,.6g} days" if days >= 2 else f"{24 * days:,.6g} hours"
     text = f"{kind}, {result['gpus']:,} x {inputs['gpu']}, for {span}{more}"
     wrapped(console, Text(text, style="dim"))

@@ -61,6 +61,7 @@ class EconomicsResult(Result):
     kwh_price_usd: float
     device_hours: float
     region_name: str | None
+    """Where what is owned stands; None where it is rented, or was not named."""
     price_date: str | None
     """Of the oldest price that the answer rests on; None where all were given."""
     constraint_trace: list[str]
@@ -269,7 +270,7 @@ def _result(system: Fleet, plain: Mapping[str, Any], site: Site, found: Known, *
         mode=found.mode,
         rent_interval_usd=(low["rent_usd"], high["rent_usd"]) if rented else None,
         tco_interval_usd=(float(low["tco_usd"]), float(high["tco_usd"])),
-        region_name=site.name if place_given else None,
+        region_name=site.name if place_given and owned else None,
         price_date=min((date for date in dates if date), default=None),
         constraint_trace=_trace(system, numbers, found),
         notes=list(dict.fromkeys(notes)),

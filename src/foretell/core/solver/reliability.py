@@ -347,9 +347,7 @@ def _notes(plain: Mapping[str, Any], mtbf: float, spares: int, repair: float | N
             " the long run, where many nodes fail as if exponentially"
         )
     if repair is None:
-        out.append(
-            "waiting for a spare node or for a place in the queue is not in it: give --spares and --repair-time (repair_hours)"
-        )
+        out.append("waiting for a spare node or for a place in the queue is not in it: give spares and a repair time")
     elif not spares:
         out.append("no spares: a job that needs all nodes waits for each repair, which is not in the goodput")
     if mtbf > 365 * _DAY:
