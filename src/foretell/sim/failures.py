@@ -53,8 +53,8 @@ def failure_times(
     """Yield the times of failures of a job, seconds from its start, without end.
 
     `mtbf_s` is the job's, in the long run.  With a Weibull shape each of the `units` lives by that law with a mean of
-    units x MTBF and is new after it failed; at the start they are new (`fresh`), or as old as long running ones are: a length-biased life, of
-    which a uniform share is left.
+    units x MTBF and is new after it failed; at the start they are new (`fresh`), or as old as long running ones are: a
+    length-biased life, of which a uniform share is left.
     """
     if weibull_shape == 1.0:
         now = 0.0
