@@ -147,8 +147,8 @@ def fmt_gb(size: float | None) -> str:
 def fmt_s(seconds: float | None) -> str:
     """Return seconds as text with a unit that suits them; unknown stays visible.
 
-    >>> fmt_s(0.05), fmt_s(12.3456), fmt_s(240), fmt_s(7300), fmt_s(1e6), fmt_s(None)
-    ('50 ms', '12.3 s', '4 min', '2.03 h', '11.6 days', 'unknown')
+    >>> fmt_s(0.05), fmt_s(12.3456), fmt_s(240), fmt_s(7300), fmt_s(1e6), fmt_s(1e8), fmt_s(None)
+    ('50 ms', '12.3 s', '4 min', '2.03 h', '11.6 days', '1,157 days', 'unknown')
     """
     if seconds is None:
         return "unknown"
@@ -156,7 +156,8 @@ def fmt_s(seconds: float | None) -> str:
         return "for ever"
     for least, size, name in ((172800.0, 86400.0, "days"), (3600.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s")):
         if seconds >= least:
-            return f"{seconds / size:.3g} {name}"
+            amount = seconds / size
+            return f"{amount:,.0f} {name}" if amount >= 999.5 else f"{amount:.3g} {name}"
     return f"{1e3 * seconds:.3g} ms" if seconds else "0 s"
 
 

@@ -17,7 +17,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from foretell.plan.serving_curve import CurvePoint
 from foretell.report._trace_style import ALARM, DPI, FAINT, INK, SIZE, SOFT, STYLE, TITLE, short
-from foretell.report.train_screen import digits, seconds
+from foretell.report.screen import digits
+from foretell.report.train_screen import seconds
 from foretell.report.train_screen import short as amount
 
 if TYPE_CHECKING:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from foretell.core.solver import ReliabilityModel
-from foretell.core.solver.checkpoint import CheckpointResult
-from foretell.core.solver.economics import EconomicsResult
-from foretell.core.solver.reliability import ReliabilityResult
-from foretell.core.solver.sustainability import SustainabilityResult
 from foretell.machine.fleet import Fleet, load_fleet
+
+if TYPE_CHECKING:
+    from foretell.core.solver import CheckpointResult, EconomicsResult, ReliabilityResult, SustainabilityResult
 
 __all__ = ["carbon_of", "checkpoint_of", "cost_of", "curve_of", "reliability_of"]
 
@@ -49,6 +47,8 @@ def _ends(seconds: float) -> float | None:
 
 def curve_of(result: ReliabilityResult, fleet: Fleet, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return how the same job does on an eighth to eight times the nodes, at each size's best interval."""
+    from foretell.core.solver import ReliabilityModel  # noqa: PLC0415  # of the one verb that needs it
+
     counts = dict.fromkeys(max(1, round(scale * fleet.nodes)) for scale in _SCALES)
     rows = []
     for count in counts:

@@ -60,8 +60,9 @@ def show_reliability(document: Mapping[str, Any], console: Console) -> None:
     heading(console, "where the time goes")
     ledger(console, {name: (result["losses"][key], "") for key, name in _LOSSES.items()})
     if result["feasible"] and None not in result["wall_time_interval_s"]:
+        ends = _times(result["wall_time_interval_s"])
         span = f"to train for {fmt_s(3600 * inputs['hours'])}"
-        wrapped(console, Text(f"  {span} takes {fmt_s(result['wall_time_s'])} ({_times(result['wall_time_interval_s'])})"))
+        wrapped(console, Text(f"  {span} takes {fmt_s(result['wall_time_s'])}{f' ({ends})' if ends else ''}"))
     _curve(result["curve"], inputs["nodes"], console)
     _trace(result, console)
     foot(console, document)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from foretell.report.screen import bar, paragraph, plain, wrapped
-from foretell.report.train_screen import digits
+from foretell.report.screen import bar, digits, paragraph, plain, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +60,8 @@ def where(inputs: Mapping[str, Any], result: Mapping[str, Any], console: Console
     """Print which machines the answer is of, and for how long."""
     nodes, days = inputs["nodes"], inputs["days"]
     kind = f"{nodes:,} x {inputs['system']}" if inputs["system"] else f"{nodes:,} node{'s' if nodes > 1 else ''}"
-    span = f"{days:,.6g} days" if days >= 2 else f"{24 * days:,.6g} hours"
+    hours = 24 * days
+    span = f"{days:,.6g} days" if days >= 2 else f"{hours:,.6g} hour{'' if hours == 1 else 's'}"
     text = f"{kind}, {result['gpus']:,} x {inputs['gpu']}, for {span}{more}"
     wrapped(console, Text(text, style="dim"))
 

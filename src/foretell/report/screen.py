@@ -12,7 +12,7 @@ from foretell.units import GIB
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["BAR", "WIDTH", "bar", "gib", "heading", "paragraph", "plain", "wrapped"]
+__all__ = ["BAR", "WIDTH", "bar", "digits", "gib", "heading", "paragraph", "plain", "wrapped"]
 
 WIDTH: Final = 80
 BAR: Final = 34
@@ -26,6 +26,15 @@ def gib(size: float) -> str:
     ('1.50', '4656.61')
     """
     return f"{size / GIB:.2f}"
+
+
+def digits(value: float) -> str:
+    """Write a number of three digits, without an exponent.
+
+    >>> digits(2.0634), digits(45.12), digits(312.4), digits(15870)
+    ('2.06', '45.1', '312', '15,870')
+    """
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
 def bar(share: float, width: int = BAR, *, plain: bool = False) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from foretell.report.screen import heading, wrapped
+from foretell.report.screen import digits, heading, wrapped
 from foretell.report.serve_memory_screen import cut
-from foretell.report.train_screen import digits, seconds
+from foretell.report.train_screen import seconds
 
 if TYPE_CHECKING:
     from rich.console import Console

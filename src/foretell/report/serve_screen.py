@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from foretell.report.fit_screen import count
-from foretell.report.screen import bar, gib, heading, paragraph, plain, wrapped
+from foretell.report.screen import bar, digits, gib, heading, paragraph, plain, wrapped
 from foretell.report.serve_fleet_screen import command, fleet_line, fleets, sides, targets, time_or_dash
 from foretell.report.serve_memory_screen import changes, many, memory
-from foretell.report.train_screen import digits, seconds, short
+from foretell.report.train_screen import seconds, short
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ from rich.text import Text
 from foretell.report.fit_screen import headline as memory_line
 from foretell.report.fit_screen import title
 from foretell.report.run_screen import show_run
-from foretell.report.screen import bar, gib, heading, paragraph, plain, wrapped
+from foretell.report.screen import bar, digits, gib, heading, paragraph, plain, wrapped
 from foretell.units import GIB
 
 if TYPE_CHECKING:
@@ -100,15 +100,6 @@ def seconds(value: float) -> str:
         if value >= 0.9995 * factor or unit == "us":
             return f"{digits(value / factor)} {unit}"
     raise AssertionError  # pragma: no cover
-
-
-def digits(value: float) -> str:
-    """Write a number of three digits, without an exponent.
-
-    >>> digits(2.0634), digits(45.12), digits(312.4), digits(15870)
-    ('2.06', '45.1', '312', '15,870')
-    """
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
 def short(value: float) -> str:
