@@ -30,6 +30,10 @@ ORDER = (
     "ServingCapacityModel",
     "WeightStreamingModel",
     "TailLatencyModel",
+    "ReliabilityModel",
+    "CheckpointModel",
+    "EconomicsModel",
+    "SustainabilityModel",
 )
 RESULTS = {"SingleNodeModel": "PerformanceProfile"}
 """Results that are not named after their solver."""

@@ -26,7 +26,9 @@ _NAME: Final = 30
 
 
 def _validate(kind: str, **options: Any) -> int:  # text or flags
-    """Replay measured rows of a KIND (memory, training, serving, collectives, kernels) and report how far off predictions are.
+    """Replay measured rows of a KIND and report how far off predictions are.
+
+    KIND is one of memory, training, serving, operations, collectives and kernels.
 
     Each line of FILE is one measured run. The answer is no (exit code 1) if --max-mape is given and not kept.
     """
@@ -79,6 +81,7 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
     yield from _choices(report["summary"])
     yield from _simpler(report["summary"])
     yield from _suspicious(report["summary"])
+    yield from _tolerated(report["summary"])
     verdicts = report["summary"].get("verdict_accuracy_pct", report.get("verdict_accuracy_pct"))
     if verdicts is not None:
         false = report["summary"].get("false_fits", report.get("false_fits"))
@@ -103,6 +106,13 @@ def _screen(report: Mapping[str, Any]) -> Iterator[str]:
         yield "skipped:"
         for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
             yield f"  {count:>4}  {reason}"
+
+
+def _tolerated(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how many answers are within what their rows allow, and those that are not."""
+    if "within_tolerance" in summary:
+        yield f"within their rows' tolerance: {summary['within_tolerance']} of {summary['judged']}"
+        yield from (f"  not: {said}" for said in summary["outside"][:_MOST])
 
 
 def _choices(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -192,6 +202,7 @@ command = Verb(
     examples=(
         "foretell validate memory --data rows.jsonl",
         "foretell validate serving --data rows.jsonl",
+        "foretell validate operations --data rows.jsonl",
         "foretell validate collectives --data rows.jsonl --json",
     ),
 )

@@ -15,6 +15,7 @@ from foretell.errors import ForetellError
 from foretell.evidence.kinds import Kind
 from foretell.evidence.operations_answers import ANSWERS
 from foretell.evidence.operations_given import OUTPUT, Given
+from foretell.evidence.operations_queueing import ANSWERS as QUEUES
 from foretell.evidence.reading import labels, plain, read
 from foretell.evidence.row_run import Skip
 from foretell.evidence.summary import Scored, summary
@@ -23,8 +24,6 @@ __all__ = ["KIND", "OperationsScored", "score"]
 
 _SLACK: Final = 1e-9
 """Relative slack of a tolerance: a value printed with ten digits is not refused for the eleventh."""
-_UNNEEDED: Final = ("mean_service_time_s",)
-"""Inputs that some answers do not depend on, as a chance to wait does not on the time's unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +58,27 @@ def score(row: Mapping[str, Any]) -> OperationsScored:
 def _scored(row: Mapping[str, Any]) -> OperationsScored:
     question, measured = row["question"], row["measured"]
     solver, unit = str(question["solver"]), str(measured["unit"])
-    answer = ANSWERS.get(solver)
-    if answer is None:
-        raise Skip(f"not-modelled: no formula answers {solver[:80]}")
     if unit not in OUTPUT:
         raise Skip(f"not-modelled: answers have no unit {unit[:40]!r}")
-    given = Given(question["inputs"])
-    found = answer(given)
-    left = [name for name in given.left() if name not in _UNNEEDED]
-    if left:
-        raise Skip(f"not-modelled: {solver} has no use for {', '.join(left)[:120]}")
+    found = _answered(solver, question["inputs"])
     scale = OUTPUT[unit]
     low, point, high = (value / scale for value in found) if isinstance(found, tuple) else (None, float(found) / scale, None)
     if not math.isfinite(point):
         raise Skip(f"not-modelled: {solver} has no finite answer here")
     return _row(row, predicted=point, low=low, high=high)
+
+
+def _answered(solver: str, inputs: Mapping[str, Any]) -> Any:  # a number, or a low end, a point and a high end
+    """Return the answer to a question; an input that nothing asks for leaves the row out."""
+    if solver in QUEUES:
+        return QUEUES[solver](inputs)
+    if solver not in ANSWERS:
+        raise Skip(f"not-modelled: no formula answers {solver[:80]}")
+    given = Given(inputs)
+    found = ANSWERS[solver](given)
+    if left := given.left():
+        raise Skip(f"not-modelled: {solver} has no use for {', '.join(left)[:120]}")
+    return found
 
 
 def _row(row: Mapping[str, Any], **answer: Any) -> OperationsScored:

