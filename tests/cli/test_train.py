@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -446,3 +447,12 @@ def test_a_run_that_fails_faster_than_it_saves_makes_no_progress(cli: Any, confi
     ran = cli("train", config(), "--gpu", "h100", "--tokens", "1T", "--failure-rate", "1e7", "--no-advice")
     assert "NO PROGRESS" in ran.out
     assert ran.code == 1
+
+
+def test_a_picture_is_drawn_where_it_is_asked_for(cli: Any, config: Config, tmp_path: Path) -> None:
+    base = ("train", config(), "--gpu", "h100", "--tokens", "1B", "--quiet", "--plot")
+    assert cli(*base, str(tmp_path / "run.svg")).code == 0
+    assert (tmp_path / "run.svg").read_bytes().startswith(b"<?xml")
+    for bad, said in ((tmp_path / "run.gif", ".png, .svg"), (tmp_path / "no" / "run.png", "does not exist")):
+        ran = cli(*base, str(bad))
+        assert (ran.code, said in ran.err) == (2, True)

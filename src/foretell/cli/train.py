@@ -41,6 +41,10 @@ def _train(model: str, **options: Any) -> int:  # text or flags
         problem = f"has no meaning for {made.launch.workload.name}: it reads no tokens"
         raise InputError(problem, field="tokens", value=options["tokens"], hint="Leave it out")
     check_whole(options)
+    if options["plot"] is not None:
+        from foretell.report.run_plot import check  # noqa: PLC0415
+
+        check(options["plot"])
     measured = duration(options["measured_step"], "measured_step")
     speed = pace.speed(measured)
     run = None if tokens is None else whole_run(pace.launch, speed, fleet_of(made, pace), tokens, business_of(options))
@@ -60,6 +64,10 @@ def _train(model: str, **options: Any) -> int:  # text or flags
     idle = [] if options["quiet"] else idle_options(options, _tried(), lambda tried: _asked(model, tried))
     if idle:
         about.append(f"given, and without effect on this answer: {', '.join(idle)}")
+    if run is not None and options["plot"] is not None:
+        from foretell.report.run_plot import draw  # noqa: PLC0415
+
+        draw(result, run.drawn, options["plot"])
     notes = [*dict.fromkeys((*_verdict_notes(memory.verdict), *about, *made.notes, *speed.notes, *memory.notes))]
     if run is not None:
         notes = [*dict.fromkeys((*notes, *run.notes))]

@@ -18,7 +18,7 @@ __all__ = ["ANYWHERE", "Site", "site_of"]
 ANYWHERE = "us-average"
 """Region of machines that nobody placed; its answer comes with the range of all grids."""
 _YEARLY = 0.10
-"""Change of a grid's intensity between years, either way, where one year alone is known (assumed)."""
+"""Change of a grid's intensity from the newest year known to the one that counts, either way at least (assumed)."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,9 @@ def _grams(
         raise InputError(f"is not known of {where.name}", field="boundary", value=wanted, allowed=known or None, hint=hint)
     if boundary is None and wanted != "operational":
         notes.append(f"{where.name}: only the lifecycle factor is known, which counts building plants and fuel supply too")
-    ends = one.range_g_per_kwh or (one.g_per_kwh * (1.0 - _YEARLY), one.g_per_kwh * (1.0 + _YEARLY))
+    ends = one.g_per_kwh * (1.0 - _YEARLY), one.g_per_kwh * (1.0 + _YEARLY)
+    if one.range_g_per_kwh is not None:
+        ends = min(ends[0], one.range_g_per_kwh[0]), max(ends[1], one.range_g_per_kwh[1])
     if anywhere:
         ends = _all_grids(wanted)
     return wanted, one.year, Range(min(ends[0], one.g_per_kwh), one.g_per_kwh, max(ends[1], one.g_per_kwh), "g/kWh")

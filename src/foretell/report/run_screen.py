@@ -13,9 +13,9 @@ from foretell.units import GB
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["show_run"]
+__all__ = ["LINKS", "LOSSES", "in_unit", "number", "show_run"]
 
-_LINKS: Final = (
+LINKS: Final = (
     # quantity, what it is called, its unit on the screen, units in it
     ("step_s", "step", "s", 1.0),
     ("productive_days", "training alone", "days", 1.0),
@@ -33,10 +33,17 @@ _LINKS: Final = (
     ("water_usage_liters", "water on the site", "m3", 1e3),
     ("cost_usd", "cost", "M USD", 1e6),
 )
-_SMALL: Final = {"M": ("", 1.0), "MWh": ("kWh", 1.0), "t": ("kg", 1.0), "m3": ("L", 1.0), "M USD": ("USD", 1.0)}
+_SMALL: Final = {
+    "days": ("h", 1 / 24),
+    "M": ("", 1.0),
+    "MWh": ("kWh", 1.0),
+    "t": ("kg", 1.0),
+    "m3": ("L", 1.0),
+    "M USD": ("USD", 1.0),
+}
 """Unit -> the smaller one of a small run, and what it is in base units."""
 _BAR: Final = 24
-_LOSSES: Final = {"useful": "trains", "checkpoints": "checkpoints", "rework": "work done again", "restarts": "restarts"}
+LOSSES: Final = {"useful": "trains", "checkpoints": "checkpoints", "rework": "work done again", "restarts": "restarts"}
 
 
 def show_run(result: Mapping[str, Any], batch: int, console: Console) -> None:
@@ -46,18 +53,18 @@ def show_run(result: Mapping[str, Any], batch: int, console: Console) -> None:
     heading(console, f"the whole run: {result['tokens']:.3g} tokens, {result['steps']:,} steps of {batch:,} samples, {nodes}")
     about = f"{'point':>12}  {'P10 to P90 of':>16} {run['samples']:,} samples"
     console.print(Text(f"  {'':<22}{'':>6}{about}", style="dim"))
-    for name, title, unit, size in _LINKS:
+    for name, title, unit, size in LINKS:
         band = run["quantities"].get(name)
         if band is None:
             continue
-        shown, scale = _SMALL[unit] if unit in _SMALL and band["p90"] < size else (unit, size)
-        point, low, high = (_digits(band[key] / scale) for key in ("point", "p10", "p90"))
+        shown, scale = in_unit(unit, size, band["p90"])
+        point, low, high = (number(band[key] / scale) for key in ("point", "p10", "p90"))
         console.print(Text(f"  {title:<22}{shown:>6}{point:>12}  ").append(f"{low:>12} to {high}", style="dim"))
     if not run["feasible"]:
         wrapped(console, Text("  NO PROGRESS: it fails more often than it can save and start again", style="bold red"))
     heading(console, "where the wall clock goes")
     for name, share in run["losses"].items():
-        line = Text(f"  {_LOSSES[name]:<22}{100 * share:>8.2f} %  ")
+        line = Text(f"  {LOSSES[name]:<22}{100 * share:>8.2f} %  ")
         line.append(bar(share, _BAR, plain=plain(console)), style="cyan").rstrip()
         console.print(line)
     held = f"a checkpoint holds {run['checkpoint_size_bytes'] / GB:,.0f} GB (1e9 bytes)"
@@ -68,10 +75,19 @@ def show_run(result: Mapping[str, Any], batch: int, console: Console) -> None:
         paragraph(console, "assumed of the run", "; ".join(run["assumed"]))
 
 
-def _digits(value: float) -> str:
+def in_unit(unit: str, size: float, largest: float) -> tuple[str, float]:
+    """Return the unit that suits a quantity up to `largest`, and what it is in base units.
+
+    >>> in_unit("MWh", 1e3, 5e6), in_unit("MWh", 1e3, 20.0)
+    (('MWh', 1000.0), ('kWh', 1.0))
+    """
+    return _SMALL[unit] if unit in _SMALL and largest < size else (unit, size)
+
+
+def number(value: float) -> str:
     """Write a number of three to five digits, without an exponent.
 
-    >>> _digits(0.0123), _digits(2.0634), _digits(15870.0)
+    >>> number(0.0123), number(2.0634), number(15870.0)
     ('0.0123', '2.06', '15,870')
     """
     return f"{value:.3g}" if value < 1 else digits(value)
