@@ -6,8 +6,9 @@ import pytest
 
 from foretell import load_fleet, load_model
 from foretell.core.speed import speed
+from foretell.plan.business import Business
 from foretell.plan.launch import Launch
-from foretell.plan.whole_run import Business, RunForecast, whole_run
+from foretell.plan.whole_run import RunForecast, whole_run
 from foretell.recipe import Parallelism, TrainingRecipe
 
 GPUS = 16_384

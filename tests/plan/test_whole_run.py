@@ -13,9 +13,10 @@ from foretell.core.speed import speed
 from foretell.errors import InputError
 from foretell.machine.fleet import load_fleet
 from foretell.operations.ranges import Range
+from foretell.plan.business import Business
 from foretell.plan.launch import Launch
 from foretell.plan.sampling import from_interval, from_range, quantiles
-from foretell.plan.whole_run import Business, RunForecast, whole_run
+from foretell.plan.whole_run import RunForecast, whole_run
 from foretell.recipe import Parallelism, TrainingRecipe
 
 PLAIN = Business(

@@ -12,7 +12,7 @@ from foretell.errors import InputError
 from foretell.machine.fleet import Fleet, Node
 from foretell.operations.price_list import OFFER_KINDS
 from foretell.operations.saving import MODES
-from foretell.plan.whole_run import Business
+from foretell.plan.business import Business
 from foretell.units import parse
 
 if TYPE_CHECKING:
