@@ -65,6 +65,11 @@ def test_a_changed_value_is_found_out() -> None:
             42.4,
             "min",
         ),
+        ("checkpoint.write_time", {"parameters_count": 530e9, "bytes_per_parameter": 12, "link_gbps": 20}, 42.4, "min"),
+        ("reliability.job_uptime", {"uptime_h": 99, "total_h": 100}, 0.99, "fraction"),
+        ("sustainability.mean_power", {"energy_j_per_token": 0.5, "output_tokens_per_s": 4000, "gpus": 4}, 500, "W"),
+        ("sustainability.prompt_energy", {"accelerator_wh": 0.14, "host_wh": 0.06, "idle_wh": 0.02, "pue": 1.09}, 0.2398, "Wh"),
+        ("sustainability.energy_per_request", {"power_kw": 1, "gpus": 2, "requests_per_s": 10, "pue": 1.2}, 0.0667, "Wh"),
         ("economics.fleet_daily_cost", {"nodes": 226.75, "gpus_per_node": 8, "price_usd_per_gpu_hour": 2}, 87_072, "USD"),
         (
             "economics.fleet_nodes",

@@ -126,6 +126,31 @@ class Given:
         """Return the names that hold all of some words, in the order given."""
         return [name for name in self._inputs if all(word in name for word in words)]
 
+    def only_rate(self) -> float:
+        """Return bytes a second of the one input that is a data rate, whatever it is called."""
+        return self._only(_RATES, "a data rate")
+
+    def energies(self) -> list[float]:
+        """Return kWh of every input that is an energy and nothing more."""
+        return [self.number(name) * factor for name, factor in self._ending(_ENERGIES)]
+
+    def _only(self, units: Mapping[str, float], what: str) -> float:
+        found = self._ending(units)
+        if len(found) != 1:
+            raise Skip(f"underspecified: the question gives {len(found)} inputs that are {what}, not one")
+        return self.number(found[0][0]) * found[0][1]
+
+    def _ending(self, units: Mapping[str, float]) -> list[tuple[str, float]]:
+        """Return the names that end in one of some units, the longest that does, and what it is."""
+        out = []
+        for name in self._inputs:
+            endings = [
+                ending for ending in units if ending and name.endswith(f"_{ending}") and "_per_" not in name.removesuffix(ending)
+            ]
+            if endings:
+                out.append((name, units[max(endings, key=len)]))
+        return out
+
     def _in(self, units: Mapping[str, float], stems: tuple[str, ...], default: float | None) -> float:
         for stem in stems:
             for ending, factor in units.items():
