@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from foretell.catalog import loader
 from foretell.errors import CatalogError, InputError
 from foretell.machine.fleet import Fleet, load_fleet
-from foretell.operations.prices import PriceAnswer, Purchase, purchase, purchases, rent
+from foretell.operations.price_list import first_day
+from foretell.operations.prices import PriceAnswer, purchase, purchases, rent
 from foretell.operations.ranges import Range
 from foretell.validation import number
 
@@ -39,10 +40,10 @@ class Bought:
     network: Range
     """Switch ports and optics of its NICs, where there is more than one node."""
     date: str
-    """Of the oldest price used; empty where it was given."""
+    """Of the oldest price used; empty where all were given."""
     notes: tuple[str, ...] = ()
-    purchases: tuple[Purchase, ...] = ()
-    """Prices that it rests on."""
+    sources: tuple[str, ...] = ()
+    """What was priced, and when."""
 
     @property
     def total(self) -> Range:
@@ -70,31 +71,34 @@ def _shipped(system: str, several: bool, today: dt.date) -> Bought:
 def _bought(fleet: Fleet, given: object, network: object, today: dt.date) -> Bought:
     if given is not None:
         usd = number(given, "node_price_usd", minimum=1e-6, maximum=1e12)
-        server, date, notes, paid = Range(usd, usd, usd, "USD"), "", list[str](), tuple[Purchase, ...]()
+        server, prices, notes = Range(usd, usd, usd, "USD"), list[PriceAnswer](), list[str]()
     else:
-        found, server, notes = _server(fleet, today)
-        date, paid = found.date, found.purchases
-    wires, more, ports = _network(fleet, network, today)
-    return Bought(server, wires, date, tuple(dict.fromkeys((*notes, *more))), (*paid, *ports))
+        server, prices, notes = _server(fleet, today)
+    wires, others, more = _network(fleet, network, today)
+    prices += others
+    date = min((price.date for price in prices), key=first_day, default="")
+    rows = (row for price in prices for row in price.purchases)
+    told = dict.fromkeys(f"price to buy: {row.what} {row.item}, {row.usd:g} USD {row.unit}, {row.date}" for row in rows)
+    return Bought(server, wires, date, tuple(dict.fromkeys((*notes, *more))), tuple(told))
 
 
-def _server(fleet: Fleet, today: dt.date) -> tuple[PriceAnswer, Range, list[str]]:
+def _server(fleet: Fleet, today: dt.date) -> tuple[Range, list[PriceAnswer], list[str]]:
     """Return the price of a server: of this system, of one with the same accelerators, or put together from its parts."""
     count = fleet.node.accelerators_per_node
     found = purchase(fleet.id, "server", today=today) if _priced(fleet.id, "server") else None
     if found is not None:
-        return found, _range(found), list(found.notes)
+        return _range(found), [found], list(found.notes)
     if _priced(fleet.id, "rack"):
         rack = purchase(fleet.id, "rack", today=today)
         if rack is not None:
             share = count / (fleet.node.domain_gpus or count)
             note = f"{share:.3g} of a rack of {fleet.node.domain_gpus} accelerators"
-            return rack, _range(rack).scaled(share), [note, *rack.notes]
+            return _range(rack).scaled(share), [rack], [note, *rack.notes]
     for row in purchases(what="server"):
         if row.item != fleet.id and _same(row.item, fleet):
             alike = purchase(row.item, "server", today=today)
             if alike is not None:
-                return alike, _range(alike), [f"price of {row.item}, a server with the same accelerators", *alike.notes]
+                return _range(alike), [alike], [f"price of {row.item}, a server with the same accelerators", *alike.notes]
     part = purchase(fleet.accelerator, "accelerator", today=today)
     if part is None:
         hint = "Give node_price_usd (--node-price), or ask what renting costs: mode='rent' (--rent)"
@@ -103,7 +107,7 @@ def _server(fleet: Fleet, today: dt.date) -> tuple[PriceAnswer, Range, list[str]
     whole = _range(part)
     low, point, high = (getattr(whole, end) * getattr(HOST_SHARE, end) * count for end in ("low", "point", "high"))
     notes = ["no server's price known: its accelerators' with a host", *HOST_SHARE.notes, *part.notes]
-    return part, Range(low, point, high, "USD"), notes
+    return Range(low, point, high, "USD"), [part], notes
 
 
 def _priced(item: str, what: str) -> bool:
@@ -121,24 +125,24 @@ def _same(item: str, fleet: Fleet) -> bool:
     return other.accelerator.id == fleet.accelerator.id and node.accelerators_per_node == fleet.node.accelerators_per_node
 
 
-def _network(fleet: Fleet, given: object, today: dt.date) -> tuple[Range, list[str], tuple[Purchase, ...]]:
+def _network(fleet: Fleet, given: object, today: dt.date) -> tuple[Range, list[PriceAnswer], list[str]]:
     """Return the switches and optics that one node takes."""
     if given is not None:
         usd = number(given, "network_usd_per_node", maximum=1e12)
-        return Range(usd, usd, usd, "USD"), [], ()
+        return Range(usd, usd, usd, "USD"), [], []
     none = Range(0.0, 0.0, 0.0, "USD")
     fabric = fleet.fabric
     if fleet.nodes == 1:
-        return none, [], ()
+        return none, [], []
     if fabric is None or fabric.nic_bytes_per_s is None:
-        return none, [f"the network between the nodes is unknown and its price left out: {_GIVE_NETWORK}"], ()
+        return none, [], [f"the network between the nodes is unknown and its price left out: {_GIVE_NETWORK}"]
     port, optics = (purchase("400g", what, today=today) for what in ("switch-port", "optics"))
     if port is None or optics is None:
-        return none, [f"no price of switch ports and optics is known: {_GIVE_NETWORK}"], ()
+        return none, [], [f"no price of switch ports and optics is known: {_GIVE_NETWORK}"]
     scale = fabric.nics_per_node * fabric.nic_bytes_per_s / _PORT_BYTES_PER_S
     low, point, high = (scale * (_PORTS * getattr(port, end) + _LINKS * getattr(optics, end)) for end in ("low", "point", "high"))
     note = f"network: {_PORTS} switch ports and {_LINKS} links of 400 Gbit/s for each 50 GB/s of a node, two layers, non-blocking"
-    return Range(low, point, high, "USD"), [note, *port.notes, *optics.notes], (*port.purchases, *optics.purchases)
+    return Range(low, point, high, "USD"), [port, optics], [note, *port.notes, *optics.notes]
 
 
 def rent_price(fleet: Fleet, given: object = None, *, provider: str | None, kind: str, today: dt.date) -> PriceAnswer | None:

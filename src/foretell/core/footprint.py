@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from foretell.core.site import Site
-from foretell.cost.arrays import Value, otherwise
+from foretell.cost.arrays import Value, minimum, otherwise
 from foretell.errors import InputError
 from foretell.machine.fleet import Fleet
 from foretell.operations.embodied import embodied_node
@@ -43,19 +44,21 @@ class Energy:
 
 
 def energy_of(fleet: Fleet, site: Site, regime: str, power_w: float | None = None) -> tuple[Energy, Energy, Energy]:
-    """Return the low ends, the points and the high ends of a fleet at a site; `power_w`: a node's at work, where it is given."""
+    """Return the low ends, the points and the high ends of a fleet at a site; `power_w`: a node's at work, where it is given.
+
+    What a node draws when it waits is infinite where nobody knows it: `answers` takes no more than it draws at work.
+    """
     choice(regime, "regime", REGIMES)
     made = embodied_node(fleet.node)
     if power_w is None:
-        busy, idle = node_power(fleet, regime), node_power(fleet, "idle")
+        busy, idle = node_power(fleet, regime), _idle(fleet)
     else:
-        busy = Range(power_w, power_w, power_w, "W")
-        idle = _idle(fleet, busy)
+        busy, idle = Range(power_w, power_w, power_w, "W"), _idle(fleet)
 
     def level(end: str) -> Energy:
         return Energy(
             busy_w=getattr(busy, end),
-            idle_w=getattr(idle, end),
+            idle_w=math.inf if idle is None else getattr(idle, end),
             embodied_kg=getattr(made, end),
             life_years=getattr(LIFE_YEARS, ENDS[end]),
             life_use=getattr(LIFE_USE, ENDS[end]),
@@ -68,14 +71,12 @@ def energy_of(fleet: Fleet, site: Site, regime: str, power_w: float | None = Non
     return level("low"), level("point"), level("high")
 
 
-def _idle(fleet: Fleet, busy: Range) -> Range:
-    """Return what a node draws when it waits, at most what it was said to draw at work."""
+def _idle(fleet: Fleet) -> Range | None:
+    """Return what a node draws when it waits; None where the power of its accelerators is unknown."""
     try:
-        found = node_power(fleet, "idle")
-    except InputError:  # no rated power: what was given stands for all
-        return busy
-    low, point, high = (min(getattr(found, end), busy.point) for end in ENDS)
-    return Range(low, point, high, "W")
+        return node_power(fleet, "idle")
+    except InputError:
+        return None
 
 
 def answers(settings: Mapping[str, Any], at: Energy) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def answers(settings: Mapping[str, Any], at: Energy) -> dict[str, Any]:
     hours = settings["duration_days"] * _HOURS
     used = settings["utilisation"]
     busy = otherwise(settings["node_power_w"], at.busy_w)
-    watts = settings["nodes"] * (used * busy + (1.0 - used) * at.idle_w)
+    watts = settings["nodes"] * (used * busy + (1.0 - used) * minimum(at.idle_w, busy))
     energy = it_kwh(watts, hours)
     total = facility_kwh(energy, otherwise(settings["pue"], at.pue))
     electric = grid_kg(total, otherwise(settings["carbon_intensity"], at.grams))

@@ -11,11 +11,11 @@ from foretell.core.costs import Bought, node_price, rent_price
 from foretell.core.footprint import ENDS, Energy, energy_of
 from foretell.core.footprint import answers as footprint
 from foretell.core.site import Site
-from foretell.cost.arrays import Value, otherwise
+from foretell.cost.arrays import Value, otherwise, where
 from foretell.errors import InputError
 from foretell.machine.fleet import Fleet
 from foretell.operations.money import break_even_utilisation, per_million, yearly_capital
-from foretell.operations.prices import PriceAnswer
+from foretell.operations.prices import OFFER_KINDS, PriceAnswer
 from foretell.validation import choice
 
 __all__ = ["KWH_PRICE", "LIFE_YEARS", "MODES", "Known"]
@@ -34,18 +34,19 @@ LIFE_YEARS: Final = (6.0, 4.0, 3.0)
 class Known:
     """Prices and power of a fleet at a site, looked up once."""
 
-    def __init__(
-        self, system: Fleet, site: Site, words: Mapping[str, Any], given: Mapping[str, Any], *, open_prices: bool = False
-    ) -> None:
+    def __init__(self, system: Fleet, site: Site, words: Mapping[str, Any], given: Mapping[str, float | None]) -> None:
         self.system, self.site = system, site
         self.mode = choice(words["mode"], "mode", MODES)
         today = words["today"] or dt.datetime.now(tz=dt.UTC).date()
+        if isinstance(today, dt.datetime):
+            today = today.date()
         if not isinstance(today, dt.date):
             raise InputError("is no date", field="today", value=today, allowed="a datetime.date")
+        kind = choice(words["price_kind"], "price_kind", OFFER_KINDS)
         self.rent: PriceAnswer | None = rent_price(
-            system, given["price_usd_per_device_hour"], provider=words["provider"], kind=words["price_kind"], today=today
+            system, given["price_usd_per_device_hour"], provider=words["provider"], kind=kind, today=today
         )
-        if self.mode == "rent" and self.rent is None and not open_prices:
+        if self.mode == "rent" and self.rent is None:
             hint = "Give price_usd_per_device_hour (--price)"
             raise InputError(f"to rent {system.accelerator.name} is not known", field="price", hint=hint)
         self.bought: Bought | None = None
@@ -70,14 +71,11 @@ class Known:
             "device_hours": hours,
         }
         if self.bought is None:
-            nothing = hours * 0.0
-            out |= dict.fromkeys(("capex_usd", "opex_energy_usd", "opex_maintenance_usd", "opex_other_usd"), nothing)
-            out |= dict.fromkeys(("purchase_usd", "total_energy_kwh", "kwh_price_usd"))
-            out |= {
-                "total_opex_usd": out["rent_usd"],
-                "tco_usd": out["rent_usd"],
-                "break_even_utilisation": None,
-            }
+            staff = settings["staff_usd_per_year"] * years + hours * 0.0
+            out |= dict.fromkeys(("capex_usd", "opex_energy_usd", "opex_maintenance_usd"), hours * 0.0)
+            out |= dict.fromkeys(("purchase_usd", "total_energy_kwh", "kwh_price_usd", "break_even_utilisation"))
+            out |= dict.fromkeys(("total_opex_usd", "tco_usd"), out["rent_usd"] + staff)
+            out["opex_other_usd"] = staff
         else:
             out |= self._owned(settings, end, nodes, years, rent)
         out["usd_per_device_hour"] = out["tco_usd"] / (hours * settings["utilisation"])
@@ -98,7 +96,7 @@ class Known:
         energy = footprint(dict(settings) | {"life_years": _NAN, "carbon_intensity": 0.0, "wue": 0.0}, self.power[end])
         tariff = otherwise(settings["kwh_price"], self.site.kwh_price_usd or float(KWH_PRICE))
         server = otherwise(settings["node_price_usd"], getattr(self.bought.server, end))
-        wires = otherwise(settings["network_usd_per_node"], getattr(self.bought.network, end))
+        wires = otherwise(settings["network_usd_per_node"], where(nodes > 1, getattr(self.bought.network, end), 0.0))
         price = nodes * (server + wires)
         life = otherwise(settings["life_years"], LIFE_YEARS[tuple(ENDS).index(end)])
         yearly = yearly_capital(price, price * settings["residual_fraction"], settings["discount_rate"], life)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from foretell.catalog import loader
 from foretell.errors import InputError
 from foretell.machine.datacenter import BOUNDARIES, Datacenter, load_datacenter
-from foretell.operations.building import pue_range, wue_range
+from foretell.operations.building import OPERATORS, operator_id, pue_range, reported, wue_range
 from foretell.operations.ranges import Range
 from foretell.validation import choice, number
 
@@ -57,9 +57,18 @@ def site_of(
     operational factor is taken, or, said so, its lifecycle factor where no other is known; one that is asked for and unknown is
     an InputError.
     """
+    _check_place(place)
+    if operator is not None:
+        operator = operator_id(operator)
     if not isinstance(place, Datacenter) and pue is wue is carbon_intensity is None and not loader.has_own("grid"):
         return _shipped(None if place is None else os.fspath(place), operator, boundary)
     return _site(place, operator, pue, wue, carbon_intensity, boundary)
+
+
+def _check_place(place: object) -> None:
+    if not isinstance(place, Datacenter | str | os.PathLike | None):
+        allowed = "the name of a region, the path of its file, or a Datacenter"
+        raise InputError("is no place", field="datacenter", value=place, allowed=allowed)
 
 
 @functools.lru_cache(maxsize=256)
@@ -80,9 +89,10 @@ def _site(
     assumed: list[str] = []
     if place is None and carbon_intensity is None:
         assumed.append(f"region not named: {where.name}; the interval spans the catalog's grids")
+    nowhere = place is None and carbon_intensity is not None
     counted, year, grams = _grams(where, carbon_intensity, boundary, notes, anywhere=place is None)
     return Site(
-        name=where.name,
+        name="intensity as given" if nowhere else where.name,
         pue=_figure("pue", pue, where.pue, where, operator, notes, assumed),
         wue=_figure("wue", wue, where.wue_l_per_kwh, where, operator, notes, assumed),
         grams=grams,
@@ -104,16 +114,25 @@ def _figure(
         value = number(given, name, minimum=1.0 if name == "pue" else 0.0, maximum=10.0 if name == "pue" else 1e3)
         return Range(value, value, value)
     whose = where.notes.get(name)
-    if own is not None and (whose is None or (operator is not None and operator.casefold() in whose.casefold())):
+    owner = None if whose is None else _owner(whose)
+    if own is not None and (whose is None or (owner is not None and owner == operator)):
         return Range(own, own, own)
     if own is not None:
-        hint = f"operator {whose.split()[0].strip(',;:').casefold()!r} takes it" if whose else ""
-        notes.append(f"{name} {own:g} is published for {where.name} ({whose}) and not taken for other buildings: {hint}")
-    found = pue_range(operator) if name == "pue" else wue_range(operator)
-    if operator is None:
+        hint = "" if owner is None else f": operator {owner!r} takes it"
+        notes.append(f"{name} {own:g} is published for {where.name} ({whose}) and not taken for other buildings{hint}")
+    theirs = operator if operator is not None and reported(name, operator) else None
+    found = pue_range(theirs) if name == "pue" else wue_range(theirs)
+    if theirs is None:
         unit = "" if name == "pue" else " L/kWh"
-        assumed.append(f"{name} {found.point:.3g}{unit} ({found.low:.3g} to {found.high:.3g}): building not named")
+        why = "building not named" if operator is None else f"{operator}'s is not known"
+        assumed.append(f"{name} {found.point:.3g}{unit} ({found.low:.3g} to {found.high:.3g}): {why}")
     return found
+
+
+def _owner(whose: str) -> str | None:
+    """Return the operator that a region's note on a building begins with; None where it names no known one."""
+    name = whose.split(maxsplit=1)[0].strip(",;:").removesuffix("'s").casefold()
+    return name if name in OPERATORS else None
 
 
 def _grams(

@@ -111,8 +111,13 @@ class Fleet:
 def load_fleet(ref: str | os.PathLike[str] | Fleet, nodes: int | None = None) -> Fleet:
     """Return the system of a catalog id or alias, or of a path; `nodes` overrides the count.
 
+    Twice the nodes fail twice as often: a known `mtbf_s` of the whole goes with the count.
+
     >>> load_fleet("dgx-h100", nodes=4).total_accelerators
     32
+    >>> hourly = replace(load_fleet("dgx-h100", nodes=4), mtbf_s=3600.0)
+    >>> load_fleet(hourly, nodes=8).mtbf_s
+    1800.0
     """
     fleet = ref if isinstance(ref, Fleet) else _read_fleet(ref)
     if nodes is None:

@@ -15,7 +15,7 @@ from foretell.operations._data import data, sources
 from foretell.operations.ranges import Range, merged
 from foretell.validation import choice
 
-__all__ = ["OPERATORS", "pue_range", "wue_range"]
+__all__ = ["OPERATORS", "operator_id", "pue_range", "reported", "wue_range"]
 
 OPERATORS: Final = ("google", "meta", "aws", "microsoft", "public-cloud", "survey", "on-prem")
 """Whose figures are known: four operators' fleets, two averages of IDC, the survey of the Uptime Institute."""
@@ -71,6 +71,16 @@ def wue_range(operator: str | None = None) -> Range:
     return Range(ends[0], point, ends[1], "L/kWh", (note,), merged(*(one.sources for one in fleets)))
 
 
+def reported(what: str, operator: str) -> bool:
+    """Whether an operator's PUE ("pue") or WUE ("wue") is known.
+
+    >>> reported("pue", "survey"), reported("wue", "survey")
+    (True, False)
+    """
+    name = operator_id(operator)
+    return any(row["operator"] == name for row in data("building")[what])
+
+
 def _class(name: str) -> list[str]:
     """Return the operators of a class."""
     return [operator for operator, row in data("building")["operators"].items() if row["class"] == name]
@@ -78,7 +88,7 @@ def _class(name: str) -> list[str]:
 
 def _of(what: str, operator: str) -> Range:
     """Return the range of one operator's recent values."""
-    name = _name(operator)
+    name = operator_id(operator)
     rows: list[Mapping[str, Any]] = [row for row in data("building")[what] if row["operator"] == name]
     if not rows:
         allowed = sorted({row["operator"] for row in data("building")[what]})
@@ -95,8 +105,12 @@ def _of(what: str, operator: str) -> Range:
     return Range(min(values), newest["value"], max(values), "" if what == "pue" else "L/kWh", tuple(notes), known)
 
 
-def _name(operator: str) -> str:
-    """Return the operator that a name or another spelling of it means."""
+def operator_id(operator: str) -> str:
+    """Return the operator that a name or another spelling of it means, or raise an InputError with the known ones.
+
+    >>> operator_id("Amazon"), operator_id("Google Cloud")
+    ('aws', 'google')
+    """
     known = data("building")["operators"]
     text = operator.strip().casefold().replace(" ", "-").replace("_", "-") if isinstance(operator, str) else operator
     for name, row in known.items():

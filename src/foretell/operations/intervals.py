@@ -34,8 +34,8 @@ FIRST_ORDER_HOLDS: Final = 0.01
 LONG_BLOCK: Final = 0.5
 """... from which on Young's interval loses a twentieth of the useful time against the optimum, which is then 30 % at best."""
 _ROUNDS: Final = 60
-_LARGEST: Final = 700.0
-"""Exponents above this are as good as infinite: exp(700) is 1e304."""
+_LARGEST: Final = 600.0
+"""Exponents above this are as good as infinite: exp(600) is 1e260, and the factor beside it at most 1e15."""
 
 
 def square_root(block: Value, mtbf: Value) -> Value:
@@ -95,7 +95,7 @@ def wall_time_ratio(interval: Value, block: Value, mtbf: Value, restart: Value) 
     """
     spent = minimum((interval + block) / mtbf, _LARGEST)
     again = minimum(restart / mtbf, _LARGEST)
-    ratio = mtbf / interval * exp(minimum(again + spent, _LARGEST)) * -expm1(-spent)
+    ratio = mtbf / interval * -expm1(-spent) * exp(minimum(again + spent, _LARGEST))
     return where(again + spent < _LARGEST, ratio, float("inf"))
 
 

@@ -6,7 +6,7 @@ see one value of it at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from foretell.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Numeric"]
+__all__ = ["Numeric", "first"]
 
 _STEP: Final = 100_000
 """Rows that are answered together, which bounds the memory."""
@@ -41,6 +41,10 @@ class Numeric:
     unfit: str
     """Reason of the rows that are not feasible."""
     walked: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    """Numeric settings of which those that are given, and those that are left open, are answered apart."""
+    rules: Callable[[Mapping[str, Any]], Iterable[tuple[Any, str]]] = lambda _settings: ()
+    """Settings of a kind -> (where they contradict one another, why that means nothing)."""
     shown: Callable[[str, Any, float], Any] = field(default=lambda _name, value, _number: value)
     """(setting, value given, its plain number) -> the value that the table shows."""
 
@@ -84,6 +88,9 @@ class Numeric:
         for name in self.walked:
             if name in axes.values:
                 kind = kind * len(axes.values[name]) + axes.index(name, rows)
+        for name in self.kinds:
+            if name in axes.values:
+                kind = kind * 2 + np.isnan(checked[name][0][at[name]])
         for part in parts(kind):
             first = rows[part[:1]]
             settings: dict[str, Any] = {
@@ -91,6 +98,8 @@ class Numeric:
                 for name in self.walked
             }
             settings |= {name: values[at[name][part]] for name, (values, _) in checked.items()}
+            for broken, why in self.rules(settings):
+                reason[rows[part]] = np.where((reason[rows[part]] == 0) & broken, reasons.code(why), reason[rows[part]])
             try:
                 found = self.columns(settings)
             except InputError as error:
@@ -112,6 +121,11 @@ class Numeric:
         coded = {name: column for name, column in axes.coded() if name != "batch_size"}
         coded["reason"] = (reason, list(reasons))
         return Table(columns | {"valid": valid, "feasible": feasible}, coded, by=self.by)
+
+
+def first(values: NDArray[Any]) -> float | None:
+    """Return one of a kind's values where all are given, None where all are left open: which of the two is the kind."""
+    return None if np.isnan(values[0]) else float(values[0])
 
 
 def _listed(value: Any) -> Any:  # a value or any sequence of values

@@ -7,6 +7,7 @@ A field whose name ends in a unit (``total_memory_bytes``) is a plain number; th
 from __future__ import annotations
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
@@ -122,7 +123,7 @@ class Result:
     # -- plain ----------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON-able data; keys carry their unit."""
+        """Return plain JSON-able data; keys carry their unit, and infinities, which JSON lacks, are None."""
         return {name: plain(getattr(self, name)) for name in self._fields().values()}
 
     def terms(self) -> list[Term]:
@@ -181,7 +182,7 @@ def plain(value: object) -> Any:
         return [plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _quantities(value: Any, unit: str) -> Any:

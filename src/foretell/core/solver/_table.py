@@ -126,7 +126,7 @@ class Table:
         except ImportError:
             raise ExtraError.missing("sweep", "to_polars()") from None
         coded = {
-            name: pl.Series(name, [str(v) if isinstance(v, tuple) else v for v in values]).gather(codes)
+            name: pl.Series(name, [v if v is None or isinstance(v, str | int | float) else str(v) for v in values]).gather(codes)
             for name, (codes, values) in self._coded.items()
         }
         return pl.DataFrame(coded | self._plain)

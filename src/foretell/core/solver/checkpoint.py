@@ -88,12 +88,13 @@ class CheckpointResult(Result):
     def explain(self) -> str:
         """Return the bytes and the times as text."""
         low, high = self.blocking_time_interval_s
+        files = f"{self.files} file{'s' if self.files > 1 else ''}"
         lines = [
             super().explain(),
             f"training stands still {fmt_s(self.blocking_time_s)} ({fmt_s(low)} to {fmt_s(high)}): {self.mfu_penalty_pct:.3g} %",
             f"safe {fmt_s(self.save_time_s)} after its start, {fmt_s(self.durability_lag_s)} of them beside training",
             f"read back in {fmt_s(self.load_time_s)} ({' to '.join(fmt_s(end) for end in self.load_time_interval_s)})",
-            f"{self.files} files of {self.file_bytes / GB:.4g} GB; {self.disk_bytes / GB:.6g} GB of storage",
+            f"{files} of {self.file_bytes / GB:.4g} GB; {self.disk_bytes / GB:.6g} GB of storage",
         ]
         return "\n".join([*lines, *(f"  {text}" for text in self.constraint_trace), *(f"note: {note}" for note in self.notes)])
 
@@ -322,8 +323,9 @@ def _result(
     numbers = {name: found[name] for name in COLUMNS}
     many = f"{writers} writer{'s' if writers > 1 else ''}: {numbers['write_bandwidth_bytes_per_s'] / GB:.4g} GB/s together"
     still = f"training stands still {fmt_s(numbers['blocking_time_s'])}: {numbers['mfu_penalty_pct']:.3g} %"
+    where = "to the memory of the hosts" if mode == "memory" else f"by {many}, {fmt_s(numbers['write_time_s'])}"
     trace = [
-        f"{terms.total / GB:.6g} GB by {many}, {fmt_s(numbers['write_time_s'])}",
+        f"{terms.total / GB:.6g} GB {where}",
         f"every {fmt_s(interval)} of work {still}",
     ]
     if stalls:
@@ -347,24 +349,29 @@ def _result(
         file_bytes=terms.total / writers,
         stalls_collectives=bool(stalls),
         constraint_trace=trace,
-        notes=[*terms.notes, *about, *_notes(mode, words)],
+        notes=[*terms.notes, *about, *_notes(mode, words, plain)],
         assumed=_assumed(plain, words),
         sources=_sources(plain),
     )
 
 
-def _notes(mode: str, words: Mapping[str, Any]) -> list[str]:
+def _notes(mode: str, words: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
     """Say what the answer takes for granted and leaves out."""
     out = ["gradients, random states, schedules and the data loader's place (kilobytes to megabytes) are left out"]
     if mode == "memory":
         out.append(
             "a copy in the memory of hosts is lost with them: save to storage too, less often, or keep it on a second host"
         )
+        idle = [name for name in _STORAGE if known(plain[name])]
+        out += [f"no effect on a copy in memory: {', '.join(idle)}"] if idle else []
     if words["content"] == "weights":
         out.append("weights alone: training cannot go on from them as it was")
     if words["format"] == "consolidated":
         out.append("one process gathers and writes everything: it needs the host memory of the whole checkpoint")
     return out
+
+
+_STORAGE: Final = ("filesystem_limit_gbs", "writer_bandwidth", "read_bandwidth")
 
 
 def _assumed(plain: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[str, ...]:
@@ -374,7 +381,7 @@ def _assumed(plain: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[str, .
         ("writer_bandwidth", "writer_bytes_per_s", "one writer"),
         ("filesystem_limit_gbs", "limit_bytes_per_s", "the storage"),
     ):
-        if not known(plain[name]):
+        if not known(plain[name]) and words["mode"] != "memory":
             one = constants[key]
             out.append(f"{what} takes in {one['value'] / GB:g} GB/s ({one['low'] / GB:g} to {one['high'] / GB:g})")
     if not known(plain["read_bandwidth"]) and words["mode"] != "memory":

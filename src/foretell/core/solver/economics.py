@@ -16,6 +16,7 @@ from foretell.core.solver._result import Result
 from foretell.cost.arrays import known
 from foretell.machine.datacenter import Datacenter
 from foretell.machine.fleet import Fleet, load_fleet
+from foretell.operations.price_list import first_day
 from foretell.units import parse
 from foretell.validation import number, positive_int
 
@@ -43,7 +44,7 @@ class EconomicsResult(Result):
     """Electricity of the building; in a rent."""
     opex_maintenance_usd: float
     opex_other_usd: float
-    """Staff and colocation, where they were given."""
+    """Staff, and colocation of what is owned, where they were given."""
     rent_usd: float | None
     """Of renting as many accelerators for the whole time, at the price known; None where none is."""
     rent_interval_usd: tuple[float, float] | None
@@ -55,10 +56,12 @@ class EconomicsResult(Result):
     price_usd_per_device_hour: float | None
     """Rent of one accelerator."""
     break_even_utilisation: float | None
-    """Share of the hours from which on owning is cheaper than renting; above 1 it never is.  None without a rent."""
+    """Share of the hours from which on owning is cheaper than renting; above 1 it never is, infinite where the electricity alone
+    costs as much as the rent.  None without a rent."""
     usd_per_million_tokens: float | None
-    total_energy_kwh: float
-    kwh_price_usd: float
+    total_energy_kwh: float | None
+    """Of the building; in a rent, which is None here and in the tariff."""
+    kwh_price_usd: float | None
     device_hours: float
     region_name: str | None
     """Where what is owned stands; None where it is rented, or was not named."""
@@ -156,9 +159,7 @@ class EconomicsModel:
         place = datacenter if datacenter is not None else system.datacenter
         site = site_of(place, operator=operator, pue=pue)
         words = {"mode": mode, "provider": provider, "price_kind": price_kind, "regime": regime, "today": today}
-        found = Known(
-            system, site, words, settings | {"node_power_w": plain["node_power_w"] if node_power_w is not None else None}
-        )
+        found = Known(system, site, words, {name: plain[name] if known(plain[name]) else None for name in _GIVEN})
         return _result(system, plain, site, found, place_given=place is not None)
 
     def sweep(
@@ -169,25 +170,23 @@ class EconomicsModel:
         **axes: Any,  # any parameter of `solve`, as one value or as a sequence of values
     ) -> Table:
         """Answer for every combination of the axes (`product=False`: broadcast against one another)."""
-        from foretell.core.solver._numeric_sweep import Numeric  # noqa: PLC0415  # numpy costs 100 ms: only for sweeps
+        from foretell.core.solver._numeric_sweep import Numeric, first  # noqa: PLC0415  # numpy costs 100 ms: only for sweeps
 
         system = load_fleet(fleet)
 
         def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
-            site = site_of(settings["datacenter"], operator=settings["operator"])
-            given = {name: _first(settings[name]) for name in _GIVEN}
-            found = Known(system, site, settings, given, open_prices=True)
+            place = settings["datacenter"] if settings["datacenter"] is not None else system.datacenter
+            given = {name: first(settings[name]) for name in (*_GIVEN, "pue")}
+            site = site_of(place, operator=settings["operator"], pue=given["pue"])
+            several = load_fleet(system, int(settings["nodes"].max()))  # the price of a network is that of more than one node
+            found = Known(several, site, settings, given)
             return {name: value for name, value in found.answers(settings, "point").items() if value is not None} | {
                 "feasible": True
             }
 
-        how = Numeric(CHECKS, DEFAULTS | {"nodes": system.nodes}, columns, by="tco_usd", unfit="", walked=WORDS)
+        kinds = (*_GIVEN, "pue")
+        how = Numeric(CHECKS, DEFAULTS | {"nodes": system.nodes}, columns, by="tco_usd", unfit="", walked=WORDS, kinds=kinds)
         return how.sweep(axes, product=product)
-
-
-def _first(values: Any) -> float | None:  # an array of numbers
-    """Return the first of the values where all are given: what is looked up then is not needed."""
-    return float(values[0]) if known(values).all() else None
 
 
 def _maybe(check: Callable[[object], float]) -> Callable[[object], float]:
@@ -195,8 +194,8 @@ def _maybe(check: Callable[[object], float]) -> Callable[[object], float]:
     return lambda value: _NAN if value is None else check(value)
 
 
-def _usd(field: str, least: float = 0.0) -> Callable[[object], float]:
-    return lambda value: number(value, field, minimum=least, maximum=1e12)
+def _usd(field: str, least: float = 0.0, most: float = 1e12) -> Callable[[object], float]:
+    return lambda value: number(value, field, minimum=least, maximum=most)
 
 
 def _tariff(value: object) -> float:
@@ -209,7 +208,7 @@ CHECKS: Final[dict[str, Callable[[object], float]]] = {
     "kwh_price": _tariff,
     "node_price_usd": _maybe(_usd("node_price_usd", 1e-6)),
     "network_usd_per_node": _maybe(_usd("network_usd_per_node")),
-    "price_usd_per_device_hour": _maybe(_usd("price_usd_per_device_hour", 1e-9)),
+    "price_usd_per_device_hour": _maybe(_usd("price_usd_per_device_hour", 1e-9, 1e6)),
     "life_years": _maybe(lambda value: number(value, "life_years", minimum=0.1, maximum=100.0)),
     "discount_rate": lambda value: number(value, "discount_rate", maximum=1.0),
     "residual_fraction": lambda value: number(value, "residual_fraction", maximum=1.0),
@@ -223,6 +222,11 @@ CHECKS: Final[dict[str, Callable[[object], float]]] = {
     "node_power_w": _maybe(lambda value: number(parse(value, "W", "node_power_w"), "node_power_w", minimum=1e-3, maximum=1e9)),
 }
 """Numeric parameters -> what gives their plain number; NaN for one that is left open."""
+_OWNERS: Final = (
+    *("kwh_price", "node_price_usd", "network_usd_per_node", "life_years", "discount_rate", "residual_fraction"),
+    *("maintenance_fraction", "colocation_usd_per_kw_month", "pue", "node_power_w"),
+)
+"""Settings of what is owned."""
 _GIVEN: Final = ("node_price_usd", "price_usd_per_device_hour", "network_usd_per_node", "node_power_w")
 WORDS: Final = ("mode", "datacenter", "provider", "price_kind", "regime", "operator", "today")
 DEFAULTS: Final[dict[str, Any]] = dict.fromkeys((*CHECKS, *WORDS)) | {
@@ -245,9 +249,10 @@ def _result(system: Fleet, plain: Mapping[str, Any], site: Site, found: Known, *
     low, point, high = (found.answers(plain, end) for end in ENDS)
     numbers = {name: None if value is None or not known(value) else float(value) for name, value in point.items()}
     rented = numbers["rent_usd"] is not None
-    owned = found.mode == "own"
-    assumed, notes = ([text for text in told if owned and text.startswith("pue ")] for told in (site.assumed, site.notes))
-    if owned and not known(plain["kwh_price"]):
+    own = found.mode == "own"
+    assumed = [text for text in site.assumed if own and text.startswith("pue ")]  # carbon and water cost nothing here
+    notes = [text for text in site.notes if own and text.startswith("pue ")]
+    if found.mode == "own" and not known(plain["kwh_price"]):
         if site.kwh_price_usd is not None:
             notes.append(f"tariff of {site.name}: {site.kwh_price_usd:g} USD/kWh ({site.kwh_price_year})")
         else:
@@ -265,13 +270,15 @@ def _result(system: Fleet, plain: Mapping[str, Any], site: Site, found: Known, *
         dates.append(found.rent.date)
     if found.mode == "rent":
         notes.append("electricity and maintenance are in the rent; storage and traffic are not")
+        idle = [name for name in _OWNERS if known(plain[name]) and plain[name] != DEFAULTS[name]]
+        notes += [f"no effect on a rent: {', '.join(idle)}"] if idle else []
     return EconomicsResult(
         **numbers,  # type: ignore[arg-type]  # those that may be None are
         mode=found.mode,
         rent_interval_usd=(low["rent_usd"], high["rent_usd"]) if rented else None,
         tco_interval_usd=(float(low["tco_usd"]), float(high["tco_usd"])),
-        region_name=site.name if place_given and owned else None,
-        price_date=min((date for date in dates if date), default=None),
+        region_name=site.name if place_given and own else None,
+        price_date=min((date for date in dates if date), key=first_day, default=None),
         constraint_trace=_trace(system, numbers, found),
         notes=list(dict.fromkeys(notes)),
         assumed=tuple(assumed),
@@ -292,8 +299,7 @@ def _trace(system: Fleet, numbers: Mapping[str, float | None], found: Known) -> 
 
 def _sources(found: Known) -> tuple[str, ...]:
     """Return where the prices come from."""
-    bought = () if found.bought is None else found.bought.purchases
-    rented = () if found.rent is None else found.rent.offers
-    told = [f"price to buy: {row.what} {row.item}, {row.date}" for row in bought]
-    told += [f"rent: {offer.provider}, {offer.instance or offer.accelerator}, {offer.date}" for offer in rented]
-    return tuple(dict.fromkeys(told))
+    offers = () if found.rent is None else found.rent.offers
+    bought = () if found.bought is None else found.bought.sources
+    rents = (f"rent: {offer.provider}, {offer.instance or offer.accelerator}, {offer.date}" for offer in offers)
+    return tuple(dict.fromkeys((*bought, *rents)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -28,9 +28,13 @@ __all__ = ["ReliabilityModel", "ReliabilityResult"]
 _HOUR: Final = 3600.0
 _DAY: Final = 86400.0
 _LONGEST_S: Final = 1e9
+_NOTHING: Final = 1e-250
 _LEAST: Final = 0.01
 """Share of the time below which nothing gets done."""
-NO_PROGRESS: Final = "no progress: the job fails more often than it can save and start again"
+_MOST_SPARES: Final = 10_000
+NO_PROGRESS: Final = "no progress: less than a hundredth of the time trains"
+_SHORT: Final = "is shorter than the save takes: the next checkpoint would begin before this one is safe"
+_USELESS: Final = "has no use where mtbf_hours is given"
 _NAN: Final = float("nan")
 
 
@@ -44,7 +48,7 @@ class ReliabilityResult(Result):
     title: ClassVar[str] = "reliability"
 
     feasible: bool
-    """The job gets on: it saves and starts again faster than it fails, and more than a hundredth of the time trains."""
+    """The job gets on: a hundredth of the time trains, or more."""
     fleet_mtbf_s: float
     """Mean time between failures of the job."""
     fleet_mtbf_interval_s: tuple[float, float]
@@ -71,7 +75,7 @@ class ReliabilityResult(Result):
     useful_time_s: float
     """Training within the job's duration."""
     wall_time_s: float
-    """That a job needs which trains for the whole of its duration."""
+    """That a job needs which trains for the whole of its duration; infinite where it makes no progress at all."""
     wall_time_interval_s: tuple[float, float]
     failures_per_1000_node_days: float
     failures_per_1000_node_days_interval: tuple[float, float]
@@ -148,7 +152,7 @@ class ReliabilityModel:
         }
         plain: dict[str, Any] = {name: check(settings[name]) for name, check in CHECKS.items() if name in settings}
         plain["nodes"] = system.nodes
-        ready = positive_int(spares, "spares", minimum=0)
+        ready = positive_int(spares, "spares", minimum=0, maximum=_MOST_SPARES)
         repair = None if repair_hours is None else number(repair_hours, "repair_hours", minimum=1e-6, maximum=1e6) * _HOUR
         if ready and repair is None:
             raise InputError(
@@ -160,7 +164,7 @@ class ReliabilityModel:
         if mtbf_hours is not None:
             for name, value in (("failure_rate", failure_rate), ("record", record), ("causes", causes)):
                 if value is not None:
-                    raise InputError("has no use where mtbf_hours is given", field=name, value=value)
+                    raise InputError(_USELESS, field=name, value=value)
             rate = job_mtbf_h(1.0, system.nodes) / plain["mtbf_hours"]
             rates = Range(rate, rate, rate, notes=("mean time between failures as given",))
         else:
@@ -189,6 +193,7 @@ class ReliabilityModel:
             by="wall_time_s",
             unfit=NO_PROGRESS,
             walked=("record", "causes"),
+            rules=_contradictions,
         )
         return how.sweep(axes, product=product)
 
@@ -235,9 +240,8 @@ def answers(settings: Mapping[str, Any], mtbf: Value, recovery: Value) -> dict[s
     interval = otherwise(settings["checkpoint_interval_s"], best)
     shares = losses(interval, block, mtbf, recovery, lag)
     shape = settings["weibull_shape"]
-    useful = maximum(shares.useful, 1e-300)
     return {
-        "feasible": (block < mtbf) & (shares.useful >= _LEAST) & (interval >= lag),
+        "feasible": shares.useful >= _LEAST,
         "fleet_mtbf_s": mtbf,
         "failure_probability": _probability(duration, mtbf, shape, settings["nodes"]),
         "expected_failures": duration / mtbf,
@@ -250,7 +254,7 @@ def answers(settings: Mapping[str, Any], mtbf: Value, recovery: Value) -> dict[s
         "rework_share": shares.rework,
         "restart_share": shares.restarts,
         "useful_time_s": shares.useful * duration,
-        "wall_time_s": duration / useful,
+        "wall_time_s": where(shares.useful > _NOTHING, duration / maximum(shares.useful, _NOTHING), float("inf")),
     }
 
 
@@ -264,6 +268,16 @@ def _probability(duration: Value, mtbf: Value, shape: Value, nodes: Value) -> Va
     for one in {float(value) for value in shape if value != 1.0}:
         out = where(shape == one, weibull_probability(duration, mtbf * nodes, one, nodes), out)
     return out
+
+
+def _contradictions(settings: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Yield where the settings of a sweep contradict one another, as `solve` would say."""
+    yield settings["checkpoint_interval_s"] < settings["durability_lag_s"], f"checkpoint_interval_s {_SHORT}"
+    yield known(settings["mtbf_hours"]) & known(settings["failure_rate"]), f"failure_rate {_USELESS}"
+    for name in ("record", "causes"):
+        if settings[name] is not None:
+            yield known(settings["mtbf_hours"]), f"{name} {_USELESS}"
+            yield known(settings["failure_rate"]), f"{name} has no use where the rate itself is given"
 
 
 def _columns(system: Fleet, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,9 +297,8 @@ def _result(system: Fleet, plain: dict[str, Any], rates: Range, spares: int, rep
         answers(plain, mtbf, recovery) for mtbf, recovery in zip(mtbfs, (times.low, times.point, times.high), strict=True)
     )
     if plain["checkpoint_interval_s"] < plain["durability_lag_s"]:
-        problem = "is shorter than the save takes: the next checkpoint would begin before this one is safe"
         allowed = f"{plain['durability_lag_s']:g} s (durability_lag_s) or more"
-        raise InputError(problem, field="checkpoint_interval_s", value=plain["checkpoint_interval_s"], allowed=allowed)
+        raise InputError(_SHORT, field="checkpoint_interval_s", value=plain["checkpoint_interval_s"], allowed=allowed)
     mtbf, block = found["fleet_mtbf_s"], plain["checkpoint_time_s"]
     enough = None if repair is None else enough_up(mtbf * system.nodes / (mtbf * system.nodes + repair), system.nodes, spares)
     shares = ("feasible", "failure_probability", "expected_failures", "goodput_ratio")
@@ -321,6 +334,13 @@ def _same(value: float) -> Range:
     return replace(restart_range(), low=value, point=value, high=value, notes=(), sources=())
 
 
+_TAKES: Final = {
+    "checkpoint": "saving takes",
+    "rework": "work done once more after failures takes",
+    "restart": "starting again takes",
+}
+
+
 def _trace(system: Fleet, found: Mapping[str, Any], block: float) -> list[str]:
     mtbf = found["fleet_mtbf_s"]
     nodes = f"{system.nodes} node{'s' if system.nodes > 1 else ''}"
@@ -329,8 +349,10 @@ def _trace(system: Fleet, found: Mapping[str, Any], block: float) -> list[str]:
         f"a checkpoint after every {fmt_s(found['checkpoint_interval_s'])} of work blocks {fmt_s(block)}",
     ]
     if not found["feasible"]:
-        why = f"a checkpoint takes {fmt_s(block)}, longer than the job runs between failures" if block >= mtbf else NO_PROGRESS
-        out.append(why if why.startswith("no progress") else f"no progress: {why}")
+        most = max(("checkpoint", "rework", "restart"), key=lambda name: float(found[f"{name}_share"]))
+        out.append(f"{NO_PROGRESS}, {_TAKES[most]} {100 * found[f'{most}_share']:.3g} %")
+    if block >= mtbf:
+        out.append(f"a checkpoint takes {fmt_s(block)}, longer than the job runs between failures")
     elif block > LONG_BLOCK * mtbf:
         out.append("checkpoints take more than half the time between failures: rules of thumb for the interval do not hold")
     return out

@@ -25,6 +25,8 @@ __all__ = ["SustainabilityModel", "SustainabilityResult"]
 
 _LONGEST_DAYS: Final = 36500.0
 _NAN: Final = float("nan")
+_SITE: Final = ("pue", "wue", "carbon_intensity")
+"""Figures of the site that a number takes the place of."""
 
 
 @dataclass(frozen=True)
@@ -149,13 +151,15 @@ class SustainabilityModel:
         **axes: Any,  # any parameter of `solve`, as one value or as a sequence of values
     ) -> Table:
         """Answer for every combination of the axes (`product=False`: broadcast against one another)."""
-        from foretell.core.solver._numeric_sweep import Numeric  # noqa: PLC0415  # numpy costs 100 ms: only for sweeps
+        from foretell.core.solver._numeric_sweep import Numeric, first  # noqa: PLC0415  # numpy costs 100 ms: only for sweeps
 
         system = load_fleet(fleet)
 
         def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
-            site = site_of(settings["datacenter"], operator=settings["operator"], boundary=settings["boundary"])
-            point = answers(settings, energy_of(system, site, settings["regime"])[1])
+            place = settings["datacenter"] if settings["datacenter"] is not None else system.datacenter
+            given: dict[str, Any] = {name: first(settings[name]) for name in _SITE}
+            site = site_of(place, operator=settings["operator"], boundary=settings["boundary"], **given)
+            point = answers(settings, energy_of(system, site, settings["regime"], first(settings["node_power_w"]))[1])
             return {name: value for name, value in point.items() if value is not None} | {"feasible": True}
 
         how = Numeric(
@@ -165,6 +169,7 @@ class SustainabilityModel:
             by="carbon_footprint_kg",
             unfit="",
             walked=("datacenter", "regime", "operator", "boundary"),
+            kinds=(*_SITE, "node_power_w"),
         )
         return how.sweep(axes, product=product)
 

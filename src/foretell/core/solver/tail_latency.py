@@ -87,13 +87,6 @@ class TailLatencyResult(Result):
         """Return the seconds within which a share `p` of the requests is answered, 0 to below 1."""
         return float(self._queue.response_quantile(number(p, "p", maximum=1.0 - 1e-12)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON-able data; infinities, which JSON lacks, are None (`is_stable` says why)."""
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in super().to_dict().items()
-        }
-
     def explain(self) -> str:
         """Return what a request's time is made of, as text."""
         p50, p90, p95, p99, mean, wait, waits, service = (
