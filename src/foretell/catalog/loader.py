@@ -36,6 +36,7 @@ __all__ = [
     "entry",
     "has_own",
     "ids",
+    "is_file",
     "model_entry",
     "own_entry",
     "read_file",
@@ -74,12 +75,10 @@ def entry(kind: str, ref: str | os.PathLike[str]) -> dict[str, Any]:
     'h100-sxm-80gb'
     """
     folder = _folder(kind)
-    if isinstance(ref, os.PathLike):
+    if is_file(ref):
         return read_file(ref)
     if not isinstance(ref, str) or not ref.strip():
         raise InputError("must be a name or a path", field=kind, value=ref)
-    if ref.strip().casefold().endswith(_SUFFIXES):
-        return read_file(ref)
     found = _from_registered(folder, ref) or _from_folder(_user_folder() / folder, ref) or _shipped(folder, ref)
     if found is not None:
         return found
@@ -88,6 +87,11 @@ def entry(kind: str, ref: str | os.PathLike[str]) -> dict[str, Any]:
             "is not a file of an entry", field=kind, value=ref, allowed=f"a path that ends in {', '.join(_SUFFIXES)}"
         )
     raise CatalogError.unknown(kind, ref.strip(), _names(folder), hint=f"See: foretell catalog list {folder}")
+
+
+def is_file(ref: object) -> bool:
+    """Whether a reference is the path of a file, which may change, rather than a name."""
+    return isinstance(ref, os.PathLike) or (isinstance(ref, str) and ref.strip().casefold().endswith(_SUFFIXES))
 
 
 def has_own(kind: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from foretell.catalog import loader
 from foretell.errors import CatalogError, InputError
-from foretell.machine.fleet import Fleet, load_fleet
+from foretell.machine.fleet import Fleet, NetworkFabric, Node, load_fleet
 from foretell.operations.price_list import first_day
 from foretell.operations.prices import PriceAnswer, purchase, purchases, rent
 from foretell.operations.ranges import Range
@@ -58,56 +58,56 @@ def node_price(fleet: Fleet, given: object = None, *, network: object = None, to
 
     Raises InputError that says how to give a price where none is known: a missing price is never 0.
     """
-    if given is None and network is None and not loader.has_own("price") and fleet.id:
-        return _shipped(fleet.id, fleet.nodes > 1, today)
-    return _bought(fleet, given, network, today)
-
-
-@functools.lru_cache(maxsize=256)
-def _shipped(system: str, several: bool, today: dt.date) -> Bought:
-    return _bought(load_fleet(system, 2 if several else 1), None, None, today)
-
-
-def _bought(fleet: Fleet, given: object, network: object, today: dt.date) -> Bought:
+    remembered = not loader.has_own("price")
+    prices: tuple[PriceAnswer, ...] = ()
+    notes: tuple[str, ...] = ()
     if given is not None:
         usd = number(given, "node_price_usd", minimum=1e-6, maximum=1e12)
-        server, prices, notes = Range(usd, usd, usd, "USD"), list[PriceAnswer](), list[str]()
+        server = Range(usd, usd, usd, "USD")
     else:
-        server, prices, notes = _server(fleet, today)
-    wires, others, more = _network(fleet, network, today)
-    prices += others
+        server, prices, notes = (_shipped_server if remembered else _server)(fleet.id, fleet.node, today)
+    if network is not None:
+        usd = number(network, "network_usd_per_node", maximum=1e12)
+        wires = Range(usd, usd, usd, "USD")
+    else:
+        wires, others, more = (_shipped_network if remembered else _network)(fleet.fabric, today, several=fleet.nodes > 1)
+        prices, notes = prices + others, notes + more
     date = min((price.date for price in prices), key=first_day, default="")
     rows = (row for price in prices for row in price.purchases)
     told = dict.fromkeys(f"price to buy: {row.what} {row.item}, {row.usd:g} USD {row.unit}, {row.date}" for row in rows)
-    return Bought(server, wires, date, tuple(dict.fromkeys((*notes, *more))), tuple(told))
+    return Bought(server, wires, date, tuple(dict.fromkeys(notes)), tuple(told))
 
 
-def _server(fleet: Fleet, today: dt.date) -> tuple[Range, list[PriceAnswer], list[str]]:
+_Priced = tuple[Range, tuple[PriceAnswer, ...], tuple[str, ...]]
+"""A price, what it rests on, and notes."""
+
+
+def _server(system: str, node: Node, today: dt.date) -> _Priced:
     """Return the price of a server: of this system, of one with the same accelerators, or put together from its parts."""
-    count = fleet.node.accelerators_per_node
-    found = purchase(fleet.id, "server", today=today) if _priced(fleet.id, "server") else None
+    count = node.accelerators_per_node
+    found = purchase(system, "server", today=today) if _priced(system, "server") else None
     if found is not None:
-        return _range(found), [found], list(found.notes)
-    if _priced(fleet.id, "rack"):
-        rack = purchase(fleet.id, "rack", today=today)
+        return _range(found), (found,), found.notes
+    if _priced(system, "rack"):
+        rack = purchase(system, "rack", today=today)
         if rack is not None:
-            share = count / (fleet.node.domain_gpus or count)
-            note = f"{share:.3g} of a rack of {fleet.node.domain_gpus} accelerators"
-            return _range(rack).scaled(share), [rack], [note, *rack.notes]
+            share = count / (node.domain_gpus or count)
+            note = f"{share:.3g} of a rack of {node.domain_gpus} accelerators"
+            return _range(rack).scaled(share), (rack,), (note, *rack.notes)
     for row in purchases(what="server"):
-        if row.item != fleet.id and _same(row.item, fleet):
+        if row.item != system and _same(row.item, node):
             alike = purchase(row.item, "server", today=today)
             if alike is not None:
-                return _range(alike), [alike], [f"price of {row.item}, a server with the same accelerators", *alike.notes]
-    part = purchase(fleet.accelerator, "accelerator", today=today)
+                return _range(alike), (alike,), (f"price of {row.item}, a server with the same accelerators", *alike.notes)
+    part = purchase(node.accelerator, "accelerator", today=today)
     if part is None:
-        hint = "Give node_price_usd (--node-price), or ask what renting costs: mode='rent' (--rent)"
-        problem = f"to buy {fleet.accelerator.name} is not known"
+        hint = "Give node_price_usd (--node-price), or ask what renting costs: mode='rent'"
+        problem = f"to buy {node.accelerator.name} is not known"
         raise InputError(problem, field="price", hint=hint)
     whole = _range(part)
     low, point, high = (getattr(whole, end) * getattr(HOST_SHARE, end) * count for end in ("low", "point", "high"))
-    notes = ["no server's price known: its accelerators' with a host", *HOST_SHARE.notes, *part.notes]
-    return Range(low, point, high, "USD"), [part], notes
+    notes = ("no server's price known: its accelerators' with a host", *HOST_SHARE.notes, *part.notes)
+    return Range(low, point, high, "USD"), (part,), notes
 
 
 def _priced(item: str, what: str) -> bool:
@@ -115,34 +115,33 @@ def _priced(item: str, what: str) -> bool:
     return bool(item) and any(row.item == item for row in purchases(what=what))
 
 
-def _same(item: str, fleet: Fleet) -> bool:
+def _same(item: str, node: Node) -> bool:
     """Whether a system of the catalog has as many of the same accelerator in a node."""
     try:
-        other = load_fleet(item)
+        other = load_fleet(item).node
     except CatalogError:
         return False
-    node = other.node
-    return other.accelerator.id == fleet.accelerator.id and node.accelerators_per_node == fleet.node.accelerators_per_node
+    return other.accelerator.id == node.accelerator.id and other.accelerators_per_node == node.accelerators_per_node
 
 
-def _network(fleet: Fleet, given: object, today: dt.date) -> tuple[Range, list[PriceAnswer], list[str]]:
+def _network(fabric: NetworkFabric | None, today: dt.date, *, several: bool) -> _Priced:
     """Return the switches and optics that one node takes."""
-    if given is not None:
-        usd = number(given, "network_usd_per_node", maximum=1e12)
-        return Range(usd, usd, usd, "USD"), [], []
     none = Range(0.0, 0.0, 0.0, "USD")
-    fabric = fleet.fabric
-    if fleet.nodes == 1:
-        return none, [], []
+    if not several:
+        return none, (), ()
     if fabric is None or fabric.nic_bytes_per_s is None:
-        return none, [], [f"the network between the nodes is unknown and its price left out: {_GIVE_NETWORK}"]
+        return none, (), ("the network between the nodes is unknown and its price left out: give network_usd_per_node",)
     port, optics = (purchase("400g", what, today=today) for what in ("switch-port", "optics"))
     if port is None or optics is None:
-        return none, [], [f"no price of switch ports and optics is known: {_GIVE_NETWORK}"]
+        return none, (), ("no price of switch ports and optics is known: give network_usd_per_node",)
     scale = fabric.nics_per_node * fabric.nic_bytes_per_s / _PORT_BYTES_PER_S
     low, point, high = (scale * (_PORTS * getattr(port, end) + _LINKS * getattr(optics, end)) for end in ("low", "point", "high"))
     note = f"network: {_PORTS} switch ports and {_LINKS} links of 400 Gbit/s for each 50 GB/s of a node, two layers, non-blocking"
-    return Range(low, point, high, "USD"), [port, optics], [note, *port.notes, *optics.notes]
+    return Range(low, point, high, "USD"), (port, optics), (note, *port.notes, *optics.notes)
+
+
+_shipped_server = functools.lru_cache(maxsize=256)(_server)
+_shipped_network = functools.lru_cache(maxsize=256)(_network)
 
 
 def rent_price(fleet: Fleet, given: object = None, *, provider: str | None, kind: str, today: dt.date) -> PriceAnswer | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from foretell.catalog import loader
 from foretell.errors import InputError
@@ -60,8 +61,8 @@ def site_of(
     _check_place(place)
     if operator is not None:
         operator = operator_id(operator)
-    if not isinstance(place, Datacenter) and pue is wue is carbon_intensity is None and not loader.has_own("grid"):
-        return _shipped(None if place is None else os.fspath(place), operator, boundary)
+    if pue is wue is carbon_intensity is None and (place is None or _is_name(place)) and not loader.has_own("grid"):
+        return _shipped(place, operator, boundary)
     return _site(place, operator, pue, wue, carbon_intensity, boundary)
 
 
@@ -84,7 +85,7 @@ def _site(
     carbon_intensity: object,
     boundary: str | None,
 ) -> Site:
-    where = load_datacenter(ANYWHERE if place is None else place)
+    where = _place(ANYWHERE if place is None else place)
     notes: list[str] = []
     assumed: list[str] = []
     if place is None and carbon_intensity is None:
@@ -157,8 +158,18 @@ def _grams(
     if one.range_g_per_kwh is not None:
         ends = min(ends[0], one.range_g_per_kwh[0]), max(ends[1], one.range_g_per_kwh[1])
     if anywhere:
-        ends = _all_grids(wanted)
+        ends = _all_grids(wanted) if loader.has_own("grid") else _all_shipped(wanted)
     return wanted, one.year, Range(min(ends[0], one.g_per_kwh), one.g_per_kwh, max(ends[1], one.g_per_kwh), "g/kWh")
+
+
+def _place(ref: Datacenter | str | os.PathLike[str]) -> Datacenter:
+    """Return a region; the shipped ones are read once."""
+    return _shipped_place(ref) if _is_name(ref) and not loader.has_own("grid") else load_datacenter(ref)
+
+
+def _is_name(ref: object) -> TypeGuard[str]:
+    """Whether a reference is a name, rather than a file, which may change."""
+    return isinstance(ref, str) and not loader.is_file(ref)
 
 
 def _all_grids(boundary: str) -> tuple[float, float]:
@@ -166,3 +177,7 @@ def _all_grids(boundary: str) -> tuple[float, float]:
     held = [load_datacenter(name).grid.intensity(boundary) for name in loader.ids("grid")]
     values = [one.g_per_kwh for one in held if one is not None]
     return min(values), max(values)
+
+
+_shipped_place = functools.lru_cache(maxsize=256)(load_datacenter)
+_all_shipped = functools.lru_cache(maxsize=8)(_all_grids)

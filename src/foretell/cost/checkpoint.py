@@ -9,9 +9,9 @@ from foretell.arch.architecture import Architecture
 from foretell.cost.evaluate import Basis, breakdown
 from foretell.cost.states import states
 from foretell.cost.training_memory import folders, sizes_of
-from foretell.errors import InputError
 from foretell.recipe.parallelism import Parallelism
 from foretell.recipe.resolve import Run
+from foretell.validation import choice
 
 __all__ = ["CONTENTS", "CheckpointTerms", "checkpoint_terms"]
 
@@ -40,8 +40,7 @@ def checkpoint_terms(arch: Architecture, run: Run, content: str = "full") -> Che
 
     Raises InputError for a `content` that is not in CONTENTS.
     """
-    if content not in CONTENTS:
-        raise InputError("is no content of a checkpoint", field="content", value=content, allowed=CONTENTS)
+    choice(content, "content", CONTENTS)
     recipe = replace(run.recipe, offload=frozenset(), micro_batch=1, seq_len=1, grad_accum=1, encoder_seq_len=None)
     terms = _whole(arch, replace(run, recipe=recipe, par=replace(Parallelism(), zero=run.par.zero, sharding=run.par.sharding)))
     return replace(terms, master_weights=0.0, optimizer_state=0.0) if content == "weights" else terms

@@ -111,7 +111,11 @@ class Numeric:
                 columns[name][rows[part]] = values
 
     def _table(self, axes: Axes, columns: dict[str, NDArray[Any]], reason: NDArray[Any], reasons: Reasons) -> Table:
-        """Return the table of the answers, those of rows that mean nothing left out."""
+        """Return the table of the answers, those of rows that mean nothing left out.
+
+        A column of what was asked stands before one of the answer that has its name: it is the same, or was left open.
+        """
+        columns = {name: values for name, values in columns.items() if name not in axes.values}
         valid = reason == 0
         feasible = columns.pop("feasible", np.zeros(len(axes), bool)) & valid
         for values in columns.values():
