@@ -47,7 +47,7 @@ def test_decode_holds_what_servers_were_measured_at() -> None:
 def test_every_system_has_a_power_in_every_regime_or_says_what_is_missing(system: str) -> None:
     fleet = load_fleet(system)
     if fleet.accelerator.tdp_w is None:
-        with pytest.raises(InputError, match="Set tdp_w"):
+        with pytest.raises(InputError, match="Give node_power_w"):
             node_power(fleet, "decode")
         return
     ranges = {regime: node_power(fleet, regime) for regime in REGIMES}
@@ -79,7 +79,7 @@ def test_a_capped_node_draws_no_more_than_its_cap() -> None:
 
 def test_what_cannot_be_known_is_refused_with_a_way_out() -> None:
     card = HardwareNode("mine", 80 * 10**9, 2e12, {"bf16": 4e14})
-    with pytest.raises(InputError, match="tdp_w is not known for mine. Set tdp_w"):
+    with pytest.raises(InputError, match="tdp_w is not known for mine. Give node_power_w"):
         device_power(card)
     with pytest.raises(InputError, match="tdp_w is not known for mine"):
         node_power(Node(card))

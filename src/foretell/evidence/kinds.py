@@ -48,7 +48,7 @@ def kind_of(name: str) -> Kind:
     >>> kind_of("weather")
     Traceback (most recent call last):
     foretell.errors.InputError: kind='weather' is not a kind of evidence that can be replayed; allowed: memory, collectives,
-    kernels, training, serving
+    kernels, training, serving, operations
     """
     if name not in _MODULES:
         raise InputError("is not a kind of evidence that can be replayed", field="kind", value=name, allowed=KINDS)

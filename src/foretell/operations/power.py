@@ -102,7 +102,9 @@ def _node(given: str | os.PathLike[str] | Fleet | Node) -> Node:
 def _tdp(card: HardwareNode) -> float:
     """Return an accelerator's TDP, or say how to give one."""
     if card.tdp_w is None:
-        hint = "Give node_power_w (--node-power), a whole node's at work, or tdp_w in a hardware file of your own (docs/extend.md)"
+        hint = (
+            "Give node_power_w (--node-power), a whole node's at work, or tdp_w in a hardware file of your own (docs/extend.md)"
+        )
         raise InputError(f"is not known for {card.name}", field="tdp_w", where=f"hardware {card.id or card.name}", hint=hint)
     return card.tdp_w
 

@@ -258,7 +258,7 @@ def _result(system: Fleet, plain: Mapping[str, Any], site: Site, found: Known, *
         else:
             where = f"no tariff of {site.name} is known" if place_given else "region not named"
             assumed.append(f"{float(KWH_PRICE):g} USD a kWh: {where}")
-    if owned and not known(plain["life_years"]):
+    if own and not known(plain["life_years"]):
         assumed.append(f"written off in {LIFE_YEARS[1]:g} years ({LIFE_YEARS[2]:g} to {LIFE_YEARS[0]:g})")
     dates = []
     if found.bought is not None:

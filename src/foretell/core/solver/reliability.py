@@ -241,7 +241,7 @@ def answers(settings: Mapping[str, Any], mtbf: Value, recovery: Value) -> dict[s
     shares = losses(interval, block, mtbf, recovery, lag)
     shape = settings["weibull_shape"]
     return {
-        "feasible": shares.useful >= _LEAST,
+        "feasible": (block < mtbf) & (shares.useful >= _LEAST),
         "fleet_mtbf_s": mtbf,
         "failure_probability": _probability(duration, mtbf, shape, settings["nodes"]),
         "expected_failures": duration / mtbf,
@@ -348,11 +348,11 @@ def _trace(system: Fleet, found: Mapping[str, Any], block: float) -> list[str]:
         f"{nodes} of {system.node.accelerators_per_node} accelerators: a failure every {fmt_s(mtbf)}",
         f"a checkpoint after every {fmt_s(found['checkpoint_interval_s'])} of work blocks {fmt_s(block)}",
     ]
-    if not found["feasible"]:
+    if found["goodput_ratio"] < _LEAST:
         most = max(("checkpoint", "rework", "restart"), key=lambda name: float(found[f"{name}_share"]))
         out.append(f"{NO_PROGRESS}, {_TAKES[most]} {100 * found[f'{most}_share']:.3g} %")
     if block >= mtbf:
-        out.append(f"a checkpoint takes {fmt_s(block)}, longer than the job runs between failures")
+        out.append(f"no progress: a checkpoint takes {fmt_s(block)}, longer than the job runs between failures")
     elif block > LONG_BLOCK * mtbf:
         out.append("checkpoints take more than half the time between failures: rules of thumb for the interval do not hold")
     return out
