@@ -146,8 +146,8 @@ def test_a_save_that_is_late_for_the_next_is_not_feasible() -> None:
     writers=st.integers(1, 10**9),
     hours=st.floats(1e-6, 1e5),
     limit=st.one_of(st.none(), st.floats(1e-6, 1e6)),
-    rate=st.one_of(st.none(), st.floats(1.0, 1e15)),
-    read=st.one_of(st.none(), st.floats(1.0, 1e15)),
+    rate=st.one_of(st.none(), st.floats(1e3, 1e15)),
+    read=st.one_of(st.none(), st.floats(1e3, 1e15)),
     devices=st.one_of(st.none(), st.integers(1, 10**9)),
     mode=st.sampled_from(MODES),
     format=st.sampled_from(["sharded", "consolidated"]),
@@ -256,7 +256,7 @@ def test_a_sweep_answers_what_solve_answers() -> None:
             "checkpoint_interval_hours": st.lists(st.floats(1e-6, 1e5), min_size=1, max_size=2),
             "n_writers": st.lists(st.integers(1, 10**9), min_size=1, max_size=2),
             "filesystem_limit_gbs": st.lists(st.one_of(st.none(), st.floats(1e-6, 1e6)), min_size=1, max_size=2),
-            "writer_bandwidth": st.lists(st.one_of(st.none(), st.floats(1, 1e15)), min_size=1, max_size=2),
+            "writer_bandwidth": st.lists(st.one_of(st.none(), st.floats(1e3, 1e15)), min_size=1, max_size=2),
             "mode": st.lists(st.sampled_from(MODES), min_size=1, max_size=2),
         }
     )

@@ -204,8 +204,10 @@ def test_costs_go_with_time_and_nodes(
 
 
 def test_colocation_is_by_the_kilowatt() -> None:
-    found = ask(365, colocation_usd_per_kw_month=150, **OWNED)
-    assert found.opex_other_usd == pytest.approx(150 * 8.4 * 12)
+    """Contracted for what a node may draw, its rating of 10.2 kW, and paid for whether it works or not."""
+    for used in (1.0, 0.1):
+        found = ask(365, colocation_usd_per_kw_month=150, utilisation=used, **OWNED)
+        assert found.opex_other_usd == pytest.approx(150 * 10.2 * 12)
 
 
 def test_a_result_is_a_mapping_and_reads_as_text() -> None:

@@ -47,9 +47,7 @@ def test_the_time_goes_where_the_closed_form_says(block: float, mtbf: float, res
     assert sum(parts) == pytest.approx(run.wall_s)
     shares = losses(best, block, mtbf, restart)
     wanted = (shares.useful, shares.checkpoints, shares.rework, shares.restarts)
-    # restarts that fail are counted as one in the closed form: to second order in restart over MTBF
-    loose = max(0.01, (restart / mtbf) ** 2)
-    assert tuple(part / run.wall_s for part in parts) == pytest.approx(wanted, abs=loose)
+    assert tuple(part / run.wall_s for part in parts) == pytest.approx(wanted, abs=0.01)
     assert run.wall_s / run.failures == pytest.approx(mtbf, rel=0.02)
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from foretell.cli._operations import hours_in_s
 from foretell.cli._options import TRAIN, WHOLE, names
 from foretell.cli._values import duration, listed, one_of, real, whole
 from foretell.errors import InputError
@@ -39,12 +40,15 @@ def business_of(options: dict[str, Any]) -> Business:
     elif options["node_price"] is not None:
         raise InputError("is of owning", field="node_price", value=options["node_price"], hint="Add --own")
     rates = tuple(real(part, "failure_rate", minimum=1e-9) for part in listed(options["failure_rate"], "failure_rate"))
+    if str(options["storage_bandwidth"] or "x").strip()[-1].isdecimal():
+        problem, allowed = "lacks a unit", "a data rate, as 200GB/s"
+        raise InputError(problem, field="storage_bandwidth", value=options["storage_bandwidth"], allowed=allowed)
     storage, power = options["storage_bandwidth"], options["node_power"]
     return Business(
         failure_rate=None if not rates else rates[0] if len(rates) == 1 else rates,
         record=options["record"],
         recovery_time_s=duration(options["recovery_time"], "recovery_time"),
-        checkpoint_interval_s=duration(options["checkpoint_interval"], "checkpoint_interval"),
+        checkpoint_interval_s=hours_in_s(options["checkpoint_interval"], "checkpoint_interval"),
         checkpoint_mode=one_of(options["checkpoint_mode"], "checkpoint_mode", MODES) or "sync",
         storage_bytes_per_s=None if storage is None else parse(storage, "byte/s", "storage_bandwidth"),
         region=options["region"],

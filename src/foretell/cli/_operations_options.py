@@ -87,7 +87,7 @@ COST: Final[dict[str, Rows]] = {
         ("--residual", "SHARE", "Of the price that is left then.  [default: 0]"),
         ("--maintenance", "SHARE", "Of the price, a year.  [default: 5%]"),
         ("--staff", "USD", "A year.  [default: 0]"),
-        ("--colocation", "USD", "A kW of IT and month, beside the electricity.  [default: 0]"),
+        ("--colocation", "USD", "A month and kW that nodes are rated at, beside the electricity.  [default: 0]"),
     ),
     "Electricity": (
         ("--region", "NAME", "Grid or cloud region, for its tariff: us-iowa, europe-north1 ..."),

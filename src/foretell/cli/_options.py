@@ -149,7 +149,7 @@ TRAIN: Final[dict[str, Rows]] = {
         ("--failure-rate", "RATE", "Failures per 1,000 node-days: 3.8 or 2.3,6.5.  [default: public fleets']"),
         ("--record", "NAME", "A fleet of foretell catalog list failures whose rate is taken."),
         ("--recovery-time", "TIME", "From a failure until training goes on.  [default: 5 to 20 min]"),
-        ("--checkpoint-interval", "TIME", "Work between checkpoints.  [default: what loses least]"),
+        ("--checkpoint-interval", "HOURS", "Work between checkpoints, or 30min.  [default: what loses least]"),
         ("--checkpoint-mode", "NAME", "sync, async or memory.  [default: sync]"),
         ("--storage-bandwidth", "RATE", "What the storage takes in from all: 200GB/s.  [default: 1 GB/s a rank]"),
         ("--own", _FLAG, "Money of owning the machines, not of renting them."),

@@ -67,7 +67,10 @@ def _train(model: str, **options: Any) -> int:  # text or flags
     if run is not None and options["plot"] is not None:
         from foretell.report.run_plot import draw  # noqa: PLC0415
 
-        draw(result, run.drawn, options["plot"])
+        if run.feasible:
+            draw(result, run.drawn, options["plot"])
+        else:
+            about.append("no picture: the run makes no progress")
     notes = [*dict.fromkeys((*_verdict_notes(memory.verdict), *about, *made.notes, *speed.notes, *memory.notes))]
     if run is not None:
         notes = [*dict.fromkeys((*notes, *run.notes))]

@@ -37,7 +37,7 @@ class Known:
     def __init__(self, system: Fleet, site: Site, words: Mapping[str, Any], given: Mapping[str, float | None]) -> None:
         self.system, self.site = system, site
         self.mode = choice(words["mode"], "mode", MODES)
-        today = words["today"] or dt.datetime.now(tz=dt.UTC).date()
+        today = dt.datetime.now(tz=dt.UTC).date() if words["today"] is None else words["today"]
         if isinstance(today, dt.datetime):
             today = today.date()
         if not isinstance(today, dt.date):
@@ -102,7 +102,7 @@ class Known:
         yearly = yearly_capital(price, price * settings["residual_fraction"], settings["discount_rate"], life)
         upkeep = price * settings["maintenance_fraction"]
         electric = energy["total_energy_kwh"] * tariff
-        kw = energy["it_energy_kwh"] / (settings["duration_days"] * _HOURS)
+        kw = nodes * (self.system.node.node_power_w or otherwise(settings["node_power_w"], self.power[end].busy_w)) / 1000.0
         months = settings["duration_days"] / _MONTH_DAYS
         other = settings["staff_usd_per_year"] * years + settings["colocation_usd_per_kw_month"] * kw * months
         capital, maintenance = yearly * years, upkeep * years

@@ -25,6 +25,8 @@ def saved_terms(model: Workload, optimizer: str, settings: Mapping[str, Any], co
     for name, value in settings.items():
         if name not in SETTINGS:
             raise InputError("is not a setting", field=name, value=value, allowed=nearest(name, SETTINGS) or list(SETTINGS))
+    if "framework" in settings and "precision" not in settings:  # fp16 is the generic accounting's; not every framework has it
+        settings = {"precision": "bf16", **settings}
     given = (
         DEFAULTS | {"batch_size": 1, "seq_len": 1, "activation_checkpointing": "none", "optimizer": optimizer} | dict(settings)
     )

@@ -41,6 +41,8 @@ class Site:
     kwh_price_year: int | None
     notes: tuple[str, ...]
     assumed: tuple[str, ...]
+    grids: tuple[float, ...] = ()
+    """Intensities of all grids of the catalog, where nobody named one; empty where one is known."""
 
 
 def site_of(
@@ -104,6 +106,7 @@ def _site(
         kwh_price_year=where.kwh_price_year if place is not None else None,
         notes=tuple(notes),
         assumed=tuple(assumed),
+        grids=_every(counted) if place is None and carbon_intensity is None else (),
     )
 
 
@@ -158,8 +161,13 @@ def _grams(
     if one.range_g_per_kwh is not None:
         ends = min(ends[0], one.range_g_per_kwh[0]), max(ends[1], one.range_g_per_kwh[1])
     if anywhere:
-        ends = _all_grids(wanted) if loader.has_own("grid") else _all_shipped(wanted)
+        every = _every(wanted)
+        ends = every[0], every[-1]
     return wanted, one.year, Range(min(ends[0], one.g_per_kwh), one.g_per_kwh, max(ends[1], one.g_per_kwh), "g/kWh")
+
+
+def _every(boundary: str) -> tuple[float, ...]:
+    return _all_grids(boundary) if loader.has_own("grid") else _all_shipped(boundary)
 
 
 def _place(ref: Datacenter | str | os.PathLike[str]) -> Datacenter:
@@ -172,11 +180,10 @@ def _is_name(ref: object) -> TypeGuard[str]:
     return isinstance(ref, str) and not loader.is_file(ref)
 
 
-def _all_grids(boundary: str) -> tuple[float, float]:
-    """Return the lowest and the highest intensity of the catalog."""
+def _all_grids(boundary: str) -> tuple[float, ...]:
+    """Return the intensities of the catalog's grids, lowest first."""
     held = [load_datacenter(name).grid.intensity(boundary) for name in loader.ids("grid")]
-    values = [one.g_per_kwh for one in held if one is not None]
-    return min(values), max(values)
+    return tuple(sorted(one.g_per_kwh for one in held if one is not None))
 
 
 _shipped_place = functools.lru_cache(maxsize=256)(load_datacenter)

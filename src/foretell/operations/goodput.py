@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretell.cost.arrays import Value, maximum, minimum
+from foretell.cost.arrays import Value, expm1, maximum, minimum
 from foretell.operations.intervals import complete_efficiency, exact, square_root
 
 __all__ = ["Losses", "best_interval", "ettr", "goodput", "losses"]
@@ -26,6 +26,10 @@ def best_interval(block: Value, mtbf: Value, lag: Value = 0.0) -> Value:
 
 def goodput(interval: Value, block: Value, mtbf: Value, restart: Value, lag: Value = 0.0) -> Value:
     """Return the useful share, 0 to 1: Daly's complete model, a lag counted as part of every restart.
+
+    That is exact for exponential failures and lags up to the interval, not to first order: with a period P = t + d, a run of
+    length U between a restart and the next failure keeps floor((U - lag) / P) intervals, exp(-lag/M) / (exp(P/M) - 1) in the
+    mean, and run and restarts together take M exp(R/M).  Of a job that ends, it leaves out the one wait for the last checkpoint.
 
     >>> round(goodput(3402.84, 300.0, 21600.0, 600.0), 6)
     0.819381
@@ -55,7 +59,7 @@ class Losses:
     checkpoints: Value
     """Training stands still for them."""
     rework: Value
-    """Done once more after a failure."""
+    """Work and blocks done once more after a failure: since the last checkpoint, and for the lag."""
     restarts: Value
     """From a failure until training goes on."""
 
@@ -63,15 +67,15 @@ class Losses:
 def losses(interval: Value, block: Value, mtbf: Value, restart: Value, lag: Value = 0.0) -> Losses:
     """Return where the wall time goes.
 
-    Failures come once an MTBF of wall time, each followed by a restart of R (one that fails too is cut short and begun again, to
-    second order in R/M the same time); what is neither useful, nor a checkpoint, nor a restart is rework.
+    Restarts, those that fail and begin again among them, take M (exp(R/M) - 1) of the M exp(R/M) from one run to the next: a
+    share of 1 - exp(-R/M).  Checkpoints are those that became safe; what is left is rework.
 
     >>> found = losses(3402.84, 300.0, 21600.0, 600.0)
     >>> round(found.useful, 4), round(found.checkpoints, 4), round(found.restarts, 4), round(found.rework, 4)
-    (0.8194, 0.0722, 0.0278, 0.0806)
+    (0.8194, 0.0722, 0.0274, 0.081)
     """
     useful = goodput(interval, block, mtbf, restart, lag)
     saving = useful * block / interval
     rest = maximum(1.0 - useful - saving, 0.0)
-    starting = minimum(rest, minimum(restart / mtbf, 1.0))
+    starting = minimum(rest, -expm1(-restart / mtbf))
     return Losses(useful, saving, rest - starting, starting)

@@ -28,7 +28,7 @@ from foretell.plan.launch import Launch
 from foretell.plan.sampling import from_interval, from_range
 from foretell.units import GB, fmt_s
 
-__all__ = ["LEAST_USEFUL", "QUANTITIES", "Chain"]
+__all__ = ["LEAST_USEFUL", "NEVER_DONE", "QUANTITIES", "Chain"]
 
 _HOUR: Final = 3600.0
 _DAY: Final = 86400.0
@@ -53,6 +53,19 @@ QUANTITIES: Final = (
     "cost_usd",
 )
 """Of the chain, in its order."""
+NEVER_DONE: Final = (
+    "goodput_ratio",
+    "interruptions",
+    "wall_days",
+    "gpu_hours",
+    "it_energy_kwh",
+    "total_energy_kwh",
+    "operational_carbon_kg",
+    "embodied_carbon_kg",
+    "water_usage_liters",
+    "cost_usd",
+)
+"""Quantities that a run without progress does not have."""
 
 
 class Chain:
@@ -137,6 +150,8 @@ class Chain:
 
         rng, n = np.random.default_rng(self.how.seed), self.how.samples
         out: dict[str, Any] = {name: from_range(rng, value, n) for name, value in self.ranges().items()}
+        if self.site.grids:  # nobody named a place: any of them, as likely
+            out["grams"] = rng.choice(np.asarray(self.site.grids), n)
         out["step"] = from_interval(rng, self.speed.step_s, self.speed.interval_s, n)
         out["rng"] = rng
         return out
@@ -219,6 +234,8 @@ class Chain:
         out += [*self.terms.notes, *self.copy_notes, *self.rate.notes, *self.site.notes, *self.power.notes]
         if self.no_price:
             out.append(self.no_price)
+        if self.how.checkpoint_mode == "memory":
+            out.append("checkpoints in the memory of hosts are taken to survive every failure: on a second host each, or storage")
         if self.money is not None and self.money.rent is not None:
             out += [f"rent: {note}" for note in self.money.rent.notes]
         if self.money is not None and self.money.bought is not None:

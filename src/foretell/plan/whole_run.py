@@ -15,7 +15,7 @@ from foretell.core.speed import SpeedForecast
 from foretell.machine.fleet import Fleet
 from foretell.plan.business import Business
 from foretell.plan.launch import Launch
-from foretell.plan.run_chain import LEAST_USEFUL, QUANTITIES, Chain
+from foretell.plan.run_chain import LEAST_USEFUL, NEVER_DONE, QUANTITIES, Chain
 from foretell.plan.sampling import quantiles
 from foretell.validation import number
 
@@ -46,7 +46,7 @@ class RunForecast(Result):
     nodes: int
     checkpoint_size_bytes: float
     bands: Mapping[str, Band]
-    """Quantity with its unit -> point and band."""
+    """Quantity with its unit -> point and band; of a run that makes no progress those before its goodput."""
     losses: Mapping[str, float]
     """Shares of the wall time: useful, checkpoints, rework, restarts."""
     region_name: str
@@ -83,11 +83,12 @@ def whole_run(launch: Launch, speed: SpeedForecast, fleet: Fleet, tokens: float,
     chain = Chain(launch, speed, fleet, how, steps)
     point = chain.walk(chain.points())
     sampled = chain.walk(chain.sampled(), random=True)
-    bands = {name: Band(float(value), *quantiles(sampled[name])) for name, value in point.items() if name in QUANTITIES}
     shares = {name: float(point[f"{name}_share"]) for name in ("useful", "checkpoints", "rework", "restarts")}
-    useful = shares["useful"]
+    feasible = shares["useful"] >= LEAST_USEFUL
+    told: list[str] = [name for name in QUANTITIES if name in point and (feasible or name not in NEVER_DONE)]
+    bands = {name: Band(float(point[name]), *quantiles(sampled[name])) for name in told}
     return RunForecast(
-        feasible=useful >= LEAST_USEFUL,
+        feasible=feasible,
         tokens=tokens,
         steps=steps,
         gpus=fleet.total_accelerators,

@@ -13,7 +13,7 @@ from foretell.units import GB
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["LINKS", "LOSSES", "in_unit", "number", "show_run"]
+__all__ = ["LINKS", "LOSSES", "in_unit", "number", "run_line", "show_run"]
 
 LINKS: Final = (
     # quantity, what it is called, its unit on the screen, units in it
@@ -23,7 +23,7 @@ LINKS: Final = (
     ("checkpoint_interval_s", "between checkpoints", "min", 60.0),
     ("mtbf_hours", "between failures", "h", 1.0),
     ("goodput_ratio", "goodput", "%", 0.01),
-    ("interruptions", "interruptions", "", 1.0),
+    ("interruptions", "interruptions, mean", "", 1.0),
     ("wall_days", "wall clock", "days", 1.0),
     ("gpu_hours", "GPU-hours", "M", 1e6),
     ("it_energy_kwh", "energy of the nodes", "MWh", 1e3),
@@ -67,12 +67,23 @@ def show_run(result: Mapping[str, Any], batch: int, console: Console) -> None:
         line = Text(f"  {LOSSES[name]:<22}{100 * share:>8.2f} %  ")
         line.append(bar(share, _BAR, plain=plain(console)), style="cyan").rstrip()
         console.print(line)
-    held = f"a checkpoint holds {run['checkpoint_size_bytes'] / GB:,.0f} GB (1e9 bytes)"
+    held = f"a checkpoint holds {number(run['checkpoint_size_bytes'] / GB)} GB (1e9 bytes)"
     wrapped(console, Text(f"  {held}; {run['region']}, {run['boundary']} grid factor; {run['mode']}", style="dim"))
-    if "cost_usd" not in run["quantities"]:
+    if run["feasible"] and "cost_usd" not in run["quantities"]:
         wrapped(console, Text("  cost: unknown, for no price is known: give --price", style="dim"))
     if run["assumed"]:
         paragraph(console, "assumed of the run", "; ".join(run["assumed"]))
+
+
+def run_line(run: Mapping[str, Any]) -> str:
+    """Return a whole run in some words: how long, how much, or that it gets nowhere."""
+    if not run["feasible"]:
+        return "NO PROGRESS: it fails more often than it can save and start again"
+    days, hours, cost = (run["quantities"].get(name) for name in ("wall_days", "gpu_hours", "cost_usd"))
+    unit, scale = in_unit("days", 1.0, days["p90"])
+    words = f"{number(days['point'] / scale)} {unit} ({number(days['p10'] / scale)} to {number(days['p90'] / scale)})"
+    words += f", {number(hours['point'])} GPU-hours"
+    return words if cost is None else f"{words}, {number(cost['point'])} USD"
 
 
 def in_unit(unit: str, size: float, largest: float) -> tuple[str, float]:

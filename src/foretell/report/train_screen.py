@@ -9,7 +9,7 @@ from rich.text import Text
 
 from foretell.report.fit_screen import headline as memory_line
 from foretell.report.fit_screen import title
-from foretell.report.run_screen import show_run
+from foretell.report.run_screen import run_line, show_run
 from foretell.report.screen import bar, digits, gib, heading, paragraph, plain, wrapped
 from foretell.units import GIB
 
@@ -62,6 +62,8 @@ def headline(document: Mapping[str, Any]) -> Text:
     line.append(f"{number} {unit} a step ({digits(low / size)} to {digits(high / size)})", style="bold")
     what = "samples" if result["tokens_per_second"] is None else "tokens"
     line.append(f"  {short(result[f'{what}_per_second'])} {what}/s, MFU {100 * result['mfu']:.1f} %", style="bold")
+    if result.get("run") is not None:
+        line.append(f"; {run_line(result['run'])}", style="bold")
     return line
 
 

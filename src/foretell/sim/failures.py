@@ -23,9 +23,12 @@ __all__ = ["FailureRun", "failure_times", "simulate"]
 
 _BATCHES: Final = 50
 _MOST_FAILURES: Final = 10_000_000
-_MOST_UNITS: Final = 1_000_000
+MOST_UNITS: Final = 1_000_000
+LEAST_SHAPE: Final = 0.2
+LARGEST_SHAPE: Final = 20.0
+_FIRST_CHUNK: Final = 64
 _CHUNK: Final = 65_536
-_LEAST_SHAPE: Final = 0.2
+"""Draws at a time: few at first, for short jobs, then ever more; the numbers are the same however they are cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +61,30 @@ def failure_times(
     """
     if weibull_shape == 1.0:
         now = 0.0
-        while True:
-            for gap in rng.exponential(mtbf_s, _CHUNK):
-                now += float(gap)
+        for chunk in _chunks():
+            for gap in rng.exponential(mtbf_s, chunk).tolist():
+                now += gap
                 yield now
     scale = units * mtbf_s / math.gamma(1.0 + 1.0 / weibull_shape)
     if fresh:
         ages = scale * rng.weibull(weibull_shape, units)
     else:
         ages = scale * rng.gamma(1.0 + 1.0 / weibull_shape, 1.0, units) ** (1.0 / weibull_shape) * rng.random(units)
-    waiting = [float(age) for age in ages]
+    waiting: list[float] = ages.tolist()
     heapq.heapify(waiting)
-    while True:
-        for life in scale * rng.weibull(weibull_shape, _CHUNK):
+    for chunk in _chunks():
+        for life in (scale * rng.weibull(weibull_shape, chunk)).tolist():
             now = waiting[0]
-            heapq.heapreplace(waiting, now + float(life))
+            heapq.heapreplace(waiting, now + life)
             yield now
+
+
+def _chunks() -> Iterator[int]:
+    """Yield how many to draw at a time, without end."""
+    chunk = _FIRST_CHUNK
+    while True:
+        yield chunk
+        chunk = min(2 * chunk, _CHUNK)
 
 
 def simulate(
@@ -104,9 +115,9 @@ def simulate(
     block = number(block_s, "block_s")
     mean = number(mtbf_s, "mtbf_s", minimum=1e-9)
     restart, lag = number(restart_s, "restart_s"), number(lag_s, "lag_s")
-    shape = number(weibull_shape, "weibull_shape", minimum=_LEAST_SHAPE, maximum=20.0)
+    shape = number(weibull_shape, "weibull_shape", minimum=LEAST_SHAPE, maximum=LARGEST_SHAPE)
     count = positive_int(failures, "failures", minimum=_BATCHES, maximum=_MOST_FAILURES)
-    parts = positive_int(units, "units", maximum=_MOST_UNITS)
+    parts = positive_int(units, "units", maximum=MOST_UNITS)
     if interval < lag:
         raise InputError("is shorter than the save takes", field="interval_s", value=interval_s, allowed=f"{lag:g} or more")
     import numpy as np  # noqa: PLC0415  # 100 ms: only for those who simulate

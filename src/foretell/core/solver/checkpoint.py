@@ -110,7 +110,7 @@ class CheckpointModel:
     """What does saving a training job cost?
 
     The bytes are those of the memory solver's states, so they follow the optimizer, the precision and the framework: 14 bytes a
-    parameter of mixed precision with Adam, 12 where the framework keeps fp32 parameters, 10 with 8-bit moments ...  Every
+    parameter of mixed precision with Adam, 12 where the framework keeps fp32 parameters, 8 with 8-bit moments ...  Every
     `checkpoint_interval_hours` hours of work `n_writers` processes write together, `filesystem_limit_gbs` GB/s (1e9) at most.
 
     `mode`: "sync" (training waits for the save), "async" (it waits for the copy to the host), "memory" (the copy stays in the
@@ -210,7 +210,7 @@ def _maybe(check: Callable[[object], float]) -> Callable[[object], float]:
 
 def _rate(field: str) -> Callable[[object], float]:
     """Return the check of a rate in bytes a second."""
-    return lambda value: number(parse(value, "byte/s", field), field, minimum=1.0, maximum=_FASTEST)
+    return lambda value: number(parse(value, "byte/s", field), field, minimum=1e3, maximum=_FASTEST)
 
 
 CHECKS: Final[dict[str, Callable[[object], float]]] = {
@@ -388,7 +388,7 @@ def _assumed(plain: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[str, .
         one = constants["load_over_save"]
         out.append(f"loading takes {one['value']:g} times as long as saving ({one['low']:g} to {one['high']:g}, as published)")
     if "precision" not in words:
-        out.append("fp16 mixed precision")
+        out.append(f"{'bf16' if 'framework' in words else 'fp16'} mixed precision")
     if "framework" not in words:
         out.append("the generic framework's formats")
     if words["mode"] != "sync":
