@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
+from clock import best, reference
 
 from foretell import load_hardware, load_model
 from foretell.core.solver import CheckpointModel, EconomicsModel, ReliabilityModel, SustainabilityModel
@@ -19,21 +19,6 @@ ROWS_LIMIT = {"reliability": 300_000, "checkpoint": 300_000, "cost": 300_000, "f
 TODAY = dt.date(2026, 11, 30)
 AXIS = 100
 """Values of each of three axes."""
-
-
-def best(work: Callable[[], object], times: int) -> float:
-    """Shortest of several runs, seconds."""
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - start)
-    return min(found)
-
-
-def reference() -> float:
-    """Seconds of a million additions: how fast this core is just now."""
-    return best(lambda: sum(range(1_000_000)), 3)
 
 
 def main() -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
+
+from clock import best, reference
 
 from foretell import load_hardware, load_model
 from foretell.core.serving import deployment
@@ -15,21 +15,6 @@ from foretell.sim.serving import play
 
 SOLVE_LIMIT_S = 2e-3
 SIMULATION_LIMIT_S = 10.0
-
-
-def best(work: Callable[[], object], times: int) -> float:
-    """Shortest of several runs, seconds."""
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - start)
-    return min(found)
-
-
-def reference() -> float:
-    """Seconds of a million additions: how fast this core is just now."""
-    return best(lambda: sum(range(1_000_000)), 3)
 
 
 def main() -> int:

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from foretell.cli._operations import hours_in_s
-from foretell.cli._options import TRAIN, WHOLE, names
 from foretell.cli._values import duration, listed, one_of, real, whole
 from foretell.errors import InputError
 from foretell.machine.fleet import Fleet, Node
@@ -20,15 +19,7 @@ if TYPE_CHECKING:
     from foretell.cli._request import Request
     from foretell.plan.pace import Pace
 
-__all__ = ["business_inputs", "business_of", "check_whole", "fleet_of"]
-
-
-def check_whole(options: dict[str, Any]) -> None:
-    """Refuse options of a whole run where no run was asked for."""
-    for name in names({WHOLE: TRAIN[WHOLE]}):
-        if options[name] is not None and options["tokens"] is None:
-            problem = "says how a whole run is operated, and no number of tokens is given"
-            raise InputError(problem, field=name, value=options[name], hint="Add --tokens, as --tokens 15T")
+__all__ = ["business_inputs", "business_of", "fleet_of"]
 
 
 def business_of(options: dict[str, Any]) -> Business:
@@ -67,9 +58,8 @@ def business_of(options: dict[str, Any]) -> Business:
     )
 
 
-def business_inputs(options: dict[str, Any]) -> dict[str, Any]:
+def business_inputs(made: Business) -> dict[str, Any]:
     """Return every value of how the run is operated, defaults included; None is left open, and comes as a range."""
-    made = business_of(options)
     out = {field.name: getattr(made, field.name) for field in fields(made) if field.name != "today"}
     return out | {"failure_rate": list(out["failure_rate"]) if isinstance(out["failure_rate"], tuple) else out["failure_rate"]}
 

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from foretell.cli._app import Verb
-from foretell.cli._options import OUTPUT, TRAIN, WHOLE, Rows, add
+from foretell.cli._options import OUTPUT, TRAIN, WHOLE, Rows, add, names
 from foretell.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from foretell.cli._request import Request
+    from foretell.core.speed import SpeedForecast
     from foretell.cost.operator_times import Operators
     from foretell.plan.faster import Faster, Shortlist
     from foretell.plan.pace import Pace
+    from foretell.plan.whole_run import RunForecast
 
 __all__ = ["command"]
 
@@ -26,12 +28,10 @@ def _train(model: str, **options: Any) -> int:  # text or flags
 
     MODEL is a catalog name, a config.json, or a folder that holds one. Seconds are those of one optimizer step.
     """
-    from foretell.cli._business import business_inputs, business_of, check_whole, fleet_of  # noqa: PLC0415
     from foretell.cli._effects import idle_options  # noqa: PLC0415  # the rooms below: 100 ms
     from foretell.cli._inputs import train_inputs  # noqa: PLC0415
     from foretell.cli._print import console, print_json, shown  # noqa: PLC0415
     from foretell.cli._values import amount, duration  # noqa: PLC0415
-    from foretell.plan.whole_run import whole_run  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
     from foretell.report.train import result_of  # noqa: PLC0415
 
@@ -40,14 +40,14 @@ def _train(model: str, **options: Any) -> int:  # text or flags
     if tokens is not None and not made.launch.reads_tokens:
         problem = f"has no meaning for {made.launch.workload.name}: it reads no tokens"
         raise InputError(problem, field="tokens", value=options["tokens"], hint="Leave it out")
-    check_whole(options)
+    _check_whole(options)
     if options["plot"] is not None:
         from foretell.report.run_plot import check  # noqa: PLC0415
 
         check(options["plot"])
     measured = duration(options["measured_step"], "measured_step")
     speed = pace.speed(measured)
-    run = None if tokens is None else whole_run(pace.launch, speed, fleet_of(made, pace), tokens, business_of(options))
+    run, operated = _run(made, pace, options, tokens, speed)
     memory = pace.launch.replayed()
     operators = _operators(pace, options)
     suggestions: list[Faster] = []
@@ -58,7 +58,7 @@ def _train(model: str, **options: Any) -> int:  # text or flags
         suggestions = found = faster(pace, speed, memory)
         about = _advice_notes(found)
     inputs = train_inputs(model, options, pace)
-    inputs |= {"measured_step_s": measured, "tokens": tokens, "run": None if tokens is None else business_inputs(options)}
+    inputs |= {"measured_step_s": measured, "tokens": tokens, "run": operated}
     assumed = [*dict.fromkeys((*made.assumed, *speed.assumed, *memory.assumed))]
     result = result_of(pace.launch, speed, memory, operators, suggestions, tokens, assumed, run)
     idle = [] if options["quiet"] else idle_options(options, _tried(), lambda tried: _asked(model, tried))
@@ -86,6 +86,27 @@ def _train(model: str, **options: Any) -> int:  # text or flags
         else:
             show(shown(document), console(), operators=bool(options["operators"]))
     return 1 if memory.verdict == "does_not_fit" or (run is not None and not run.feasible) else 0
+
+
+def _check_whole(options: dict[str, Any]) -> None:
+    """Refuse options of a whole run where no run was asked for."""
+    for name in names({WHOLE: TRAIN[WHOLE]}):
+        if options[name] is not None and options["tokens"] is None:
+            problem = "says how a whole run is operated, and no number of tokens is given"
+            raise InputError(problem, field=name, value=options[name], hint="Add --tokens, as --tokens 15T")
+
+
+def _run(
+    made: Request, pace: Pace, options: dict[str, Any], tokens: float | None, speed: SpeedForecast
+) -> tuple[RunForecast | None, dict[str, Any] | None]:
+    """Return the whole run with the inputs of how it is operated, where a number of tokens is given."""
+    if tokens is None:
+        return None, None
+    from foretell.cli._business import business_inputs, business_of, fleet_of  # noqa: PLC0415  # 20 ms, for whole runs alone
+    from foretell.plan.whole_run import whole_run  # noqa: PLC0415
+
+    how = business_of(options)
+    return whole_run(pace.launch, speed, fleet_of(made, pace), tokens, how), business_inputs(how)
 
 
 def _tried() -> dict[str, Rows]:

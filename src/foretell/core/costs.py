@@ -45,13 +45,6 @@ class Bought:
     sources: tuple[str, ...] = ()
     """What was priced, and when."""
 
-    @property
-    def total(self) -> Range:
-        """Server and network."""
-        pairs = ((getattr(self.server, end), getattr(self.network, end)) for end in ("low", "point", "high"))
-        low, point, high = (server + wires for server, wires in pairs)
-        return Range(low, point, high, "USD")
-
 
 def node_price(fleet: Fleet, given: object = None, *, network: object = None, today: dt.date) -> Bought:
     """Return what one node costs to buy, without tax: the price given, its server's, or its accelerators' with a host.
@@ -63,12 +56,12 @@ def node_price(fleet: Fleet, given: object = None, *, network: object = None, to
     notes: tuple[str, ...] = ()
     if given is not None:
         usd = number(given, "node_price_usd", minimum=1e-6, maximum=1e12)
-        server = Range(usd, usd, usd, "USD")
+        server = Range.exact(usd, "USD")
     else:
         server, prices, notes = (_shipped_server if remembered else _server)(fleet.id, fleet.node, today)
     if network is not None:
         usd = number(network, "network_usd_per_node", maximum=1e12)
-        wires = Range(usd, usd, usd, "USD")
+        wires = Range.exact(usd, "USD")
     else:
         wires, others, more = (_shipped_network if remembered else _network)(fleet.fabric, today, several=fleet.nodes > 1)
         prices, notes = prices + others, notes + more
@@ -126,7 +119,7 @@ def _same(item: str, node: Node) -> bool:
 
 def _network(fabric: NetworkFabric | None, today: dt.date, *, several: bool) -> _Priced:
     """Return the switches and optics that one node takes."""
-    none = Range(0.0, 0.0, 0.0, "USD")
+    none = Range.exact(0.0, "USD")
     if not several:
         return none, (), ()
     if fabric is None or fabric.nic_bytes_per_s is None:

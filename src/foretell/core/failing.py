@@ -42,7 +42,7 @@ def node_rate(fleet: Fleet, given: object = None, *, source: str | None = None, 
         return _of_parts(found.range.noted(f"rate of {found.name} ({found.causes}, {found.year})"), fleet)
     if fleet.mtbf_s is not None and causes is None:
         rate = job_mtbf_h(1.0, fleet.nodes) * _HOUR_S / fleet.mtbf_s
-        return Range(rate, rate, rate, UNIT, (f"mean time between failures of {fleet.name} as its own entry says",))
+        return Range.exact(rate, UNIT, (f"mean time between failures of {fleet.name} as its own entry says",))
     usual = _public(causes, fleet.accelerator.id)
     told = tuple(f"failures per 1,000 node-days, {note}" for note in usual.notes)
     return _of_parts(Range(usual.low, usual.point, usual.high, UNIT, told, usual.sources), fleet)

@@ -50,10 +50,8 @@ def energy_of(fleet: Fleet, site: Site, regime: str, power_w: float | None = Non
     """
     choice(regime, "regime", REGIMES)
     made = embodied_node(fleet.node)
-    if power_w is None:
-        busy, idle = node_power(fleet, regime), _idle(fleet)
-    else:
-        busy, idle = Range(power_w, power_w, power_w, "W"), _idle(fleet)
+    busy = node_power(fleet, regime) if power_w is None else Range.exact(power_w, "W")
+    idle = _idle(fleet)
 
     def level(end: str) -> Energy:
         return Energy(

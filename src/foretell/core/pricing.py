@@ -18,7 +18,7 @@ from foretell.operations.money import break_even_utilisation, per_million, yearl
 from foretell.operations.prices import OFFER_KINDS, PriceAnswer
 from foretell.validation import choice
 
-__all__ = ["KWH_PRICE", "LIFE_YEARS", "MODES", "Known"]
+__all__ = ["KWH_PRICE", "LIFE_YEARS", "MODES", "OPEN", "USUAL", "Known"]
 
 MODES: Final = ("own", "rent")
 _YEAR_DAYS: Final = 365.0
@@ -29,6 +29,23 @@ KWH_PRICE: Final = GivenFloat(0.12)
 """Default of the reference's signature, USD: taken where no region with a tariff is named."""
 LIFE_YEARS: Final = (6.0, 4.0, 3.0)
 """Years in which servers are written off: low end of the cost, point, high end (operators' accounts say 3 to 6; assumed)."""
+USUAL: Final[dict[str, float]] = {
+    "discount_rate": 0.08,
+    "residual_fraction": 0.0,
+    "maintenance_fraction": 0.05,
+    "utilisation": 1.0,
+    "staff_usd_per_year": 0.0,
+    "colocation_usd_per_kw_month": 0.0,
+}
+"""Settings of an answer that are numbers where nobody gives them."""
+OPEN: Final = dict.fromkeys(
+    (
+        *("kwh_price", "node_price_usd", "network_usd_per_node", "price_usd_per_device_hour", "life_years"),
+        *("tokens_per_second", "pue", "node_power_w"),
+    ),
+    _NAN,
+)
+"""... and those that are looked up."""
 
 
 class Known:

@@ -9,7 +9,6 @@ from foretell.arch.workload import Workload
 from foretell.core._request import DEFAULTS, build
 from foretell.core._validate import completed
 from foretell.cost.checkpoint import CheckpointTerms, checkpoint_terms
-from foretell.errors import InputError, nearest
 from foretell.machine.hardware import HardwareNode
 
 __all__ = ["SETTINGS", "copy_rate", "saved_terms"]
@@ -21,10 +20,7 @@ _PCIE_4: Final = 31.5e9
 
 
 def saved_terms(model: Workload, optimizer: str, settings: Mapping[str, Any], content: str) -> CheckpointTerms:
-    """Return the bytes that one checkpoint holds; InputError names the setting that cannot be used."""
-    for name, value in settings.items():
-        if name not in SETTINGS:
-            raise InputError("is not a setting", field=name, value=value, allowed=nearest(name, SETTINGS) or list(SETTINGS))
+    """Return the bytes that one checkpoint holds, `settings` among SETTINGS; InputError names one that cannot be used."""
     if "framework" in settings and "precision" not in settings:  # fp16 is the generic accounting's; not every framework has it
         settings = {"precision": "bf16", **settings}
     given = (

@@ -116,11 +116,11 @@ def _figure(
     """Return the PUE or WUE: the one given, the place's own, the operator's, or that of any building."""
     if given is not None:
         value = number(given, name, minimum=1.0 if name == "pue" else 0.0, maximum=10.0 if name == "pue" else 1e3)
-        return Range(value, value, value)
+        return Range.exact(value)
     whose = where.notes.get(name)
     owner = None if whose is None else _owner(whose)
     if own is not None and (whose is None or (owner is not None and owner == operator)):
-        return Range(own, own, own)
+        return Range.exact(own)
     if own is not None:
         hint = "" if owner is None else f": operator {owner!r} takes it"
         notes.append(f"{name} {own:g} is published for {where.name} ({whose}) and not taken for other buildings{hint}")
@@ -147,7 +147,7 @@ def _grams(
         choice(boundary, "boundary", BOUNDARIES)
     if given is not None:
         value = number(given, "carbon_intensity", maximum=1e5)
-        return boundary or "operational", None, Range(value, value, value, "g/kWh")
+        return boundary or "operational", None, Range.exact(value, "g/kWh")
     held = {name: where.grid.intensity(name) for name in BOUNDARIES}
     known = [name for name, one in held.items() if one is not None]
     wanted = boundary or ("operational" if "operational" in known else "lifecycle")

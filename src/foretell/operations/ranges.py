@@ -58,6 +58,11 @@ class Range:
         if self.high < self.point:
             raise InputError(f"must not be below the point of {self.point}", field="high", value=self.high)
 
+    @classmethod
+    def exact(cls, value: float, unit: str = "", notes: tuple[str, ...] = ()) -> Self:
+        """Return the range of a value that is known."""
+        return cls(value, value, value, unit, notes)
+
     def __contains__(self, value: float) -> bool:
         """Whether a value lies between the ends."""
         return self.low <= value <= self.high

@@ -9,7 +9,7 @@ from typing import Any, Final
 from foretell.core.failing import node_rate
 from foretell.core.footprint import Energy, energy_of
 from foretell.core.footprint import answers as footprint
-from foretell.core.pricing import LIFE_YEARS, Known
+from foretell.core.pricing import LIFE_YEARS, OPEN, USUAL, Known
 from foretell.core.saving import copy_rate
 from foretell.core.site import Site, site_of
 from foretell.core.speed import SpeedForecast
@@ -32,7 +32,6 @@ __all__ = ["LEAST_USEFUL", "NEVER_DONE", "QUANTITIES", "Chain"]
 
 _HOUR: Final = 3600.0
 _DAY: Final = 86400.0
-_NAN: Final = float("nan")
 LEAST_USEFUL: Final = 0.01
 """Share of the wall time below which a run gets nowhere."""
 QUANTITIES: Final = (
@@ -53,18 +52,7 @@ QUANTITIES: Final = (
     "cost_usd",
 )
 """Of the chain, in its order."""
-NEVER_DONE: Final = (
-    "goodput_ratio",
-    "interruptions",
-    "wall_days",
-    "gpu_hours",
-    "it_energy_kwh",
-    "total_energy_kwh",
-    "operational_carbon_kg",
-    "embodied_carbon_kg",
-    "water_usage_liters",
-    "cost_usd",
-)
+NEVER_DONE: Final = QUANTITIES[QUANTITIES.index("interruptions") :]
 """Quantities that a run without progress does not have."""
 
 
@@ -79,7 +67,7 @@ class Chain:
         self.terms = checkpoint_terms(launch.workload.architecture, speed.run)
         self.copy, self.copy_notes = copy_rate(fleet.accelerator)
         self.rate = node_rate(fleet, how.failure_rate, source=how.record)
-        self.recovery = restart_range() if how.recovery_time_s is None else _same(how.recovery_time_s)
+        self.recovery = restart_range() if how.recovery_time_s is None else Range.exact(how.recovery_time_s)
         self.site: Site = site_of(
             how.region if how.region is not None else fleet.datacenter,
             operator=how.operator,
@@ -87,7 +75,7 @@ class Chain:
             pue=how.pue,
             carbon_intensity=how.carbon_intensity,
         )
-        self.power = _same(how.node_power_w) if how.node_power_w is not None else node_power(fleet, "training")
+        self.power = Range.exact(how.node_power_w) if how.node_power_w is not None else node_power(fleet, "training")
         self.energy: tuple[Energy, Energy, Energy] = energy_of(fleet, self.site, "training", how.node_power_w)
         words = {
             "mode": how.mode,
@@ -130,8 +118,8 @@ class Chain:
             one = constants[name]
             out[name] = Range(one["low"], one["value"], one["high"])
         if self.how.storage_bytes_per_s is not None:
-            out["limit_bytes_per_s"] = _same(self.how.storage_bytes_per_s)
-            out["writer_bytes_per_s"] = _same(self.how.storage_bytes_per_s)
+            out["limit_bytes_per_s"] = Range.exact(self.how.storage_bytes_per_s)
+            out["writer_bytes_per_s"] = Range.exact(self.how.storage_bytes_per_s)
         if self.money is not None and self.money.rent is not None:
             rent = self.money.rent
             out["rent"] = Range(rent.low, rent.point, rent.high)
@@ -211,20 +199,9 @@ class Chain:
     def _cost(self, settings: Mapping[str, Any], at: Mapping[str, Any]) -> Value:
         """Return the money that a time takes."""
         assert self.money is not None  # noqa: S101  # the caller looked
-        more = {
-            "kwh_price": _NAN,
-            "node_price_usd": at.get("server", _NAN),
-            "network_usd_per_node": _NAN,
-            "price_usd_per_device_hour": at.get("rent", _NAN),
-            "life_years": at.get("written_off", _NAN),
-            "discount_rate": 0.08,
-            "residual_fraction": 0.0,
-            "maintenance_fraction": 0.05,
-            "staff_usd_per_year": 0.0,
-            "colocation_usd_per_kw_month": 0.0,
-            "tokens_per_second": _NAN,
-        }
-        return self.money.answers(dict(settings) | more, "point")["tco_usd"]
+        prices = {"node_price_usd": "server", "price_usd_per_device_hour": "rent", "life_years": "written_off"}
+        drawn = {name: at[own] for name, own in prices.items() if own in at}
+        return self.money.answers(OPEN | USUAL | dict(settings) | drawn, "point")["tco_usd"]
 
     # -- words ----------------------------------------------------------------------------------------------
 
@@ -289,7 +266,3 @@ def _ordered(values: Iterable[float]) -> Range:
     """Return the range of a low end, a point and a high end in any order."""
     low, point, high = sorted(values)
     return Range(low, point, high)
-
-
-def _same(value: float) -> Range:
-    return Range(value, value, value)

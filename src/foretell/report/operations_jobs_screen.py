@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from foretell.report.operations_screen import figure, foot, ledger, per_cent, row, spread, where
+from foretell.report.run_screen import LOSSES
 from foretell.report.screen import gib, heading, wrapped
 from foretell.units import GB, fmt_s
 
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint_line", "reliability_line", "show_checkpoint", "show_reliability"]
 
-_LOSSES: Final = {
-    "useful": "trains",
-    "checkpoints": "checkpoints",
-    "rework": "work done again",
-    "restarts": "restarts",
-}
 _BYTES: Final = {"weights": "weights", "master_weights": "master weights", "optimizer_state": "optimizer state"}
 
 
@@ -58,7 +53,7 @@ def show_reliability(document: Mapping[str, Any], console: Console) -> None:
     row(console, "Young 1974", fmt_s(result["young_interval_s"]), "square root of twice the block times the MTBF")
     row(console, "Daly 2006", fmt_s(result["daly_interval_s"]), "higher order")
     heading(console, "where the time goes")
-    ledger(console, {name: (result["losses"][key], "") for key, name in _LOSSES.items()})
+    ledger(console, {name: (result["losses"][key], "") for key, name in LOSSES.items()})
     if result["feasible"] and None not in result["wall_time_interval_s"]:
         ends = _times(result["wall_time_interval_s"])
         span = f"to train for {fmt_s(3600 * inputs['hours'])}"
@@ -150,6 +145,5 @@ def show_checkpoint(document: Mapping[str, Any], console: Console) -> None:
     if need:
         why = "for one per cent of the time" if inputs["mode"] == "sync" else "to be done before the next one"
         row(console, "it would take", f"{figure(need)} GB/s", why)
-    for text in result["constraint_trace"][2:]:
-        wrapped(console, Text(f"  {text}", style="bold red" if not result["feasible"] else "yellow"))
+    _trace(result, console)
     foot(console, document)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from foretell.plan.whole_run import RunForecast
+if TYPE_CHECKING:
+    from foretell.plan.whole_run import RunForecast
 
 __all__ = ["run_of"]
 

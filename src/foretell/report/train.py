@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foretell.core.forecast import Forecast
 from foretell.core.speed import SpeedForecast
@@ -12,9 +12,11 @@ from foretell.cost.operator_times import Operators, OperatorTime
 from foretell.cost.software import calibration
 from foretell.plan import Launch
 from foretell.plan.faster import Faster
-from foretell.plan.whole_run import RunForecast
 from foretell.report.fit import STAGED
 from foretell.report.run import run_of
+
+if TYPE_CHECKING:
+    from foretell.plan.whole_run import RunForecast
 
 __all__ = ["CONVENTIONS", "result_of"]
 

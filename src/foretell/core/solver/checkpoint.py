@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foretell.arch._load import load_model
 from foretell.arch.workload import Workload
 from foretell.core.saving import SETTINGS, copy_rate, saved_terms
+from foretell.core.solver._open import Check, maybe
 from foretell.core.solver._result import Result, Term
 from foretell.cost.arrays import Value, known, maximum, otherwise
 from foretell.cost.checkpoint import CheckpointTerms
@@ -183,7 +184,7 @@ class CheckpointModel:
         how = Numeric(
             CHECKS,
             dict.fromkeys(CHECKS) | DEFAULTS,
-            lambda settings: {name: value for name, value in answers(workload, device, settings).items() if name in COLUMNS},
+            lambda settings: {name: value for name, value in answers(workload, device, settings, ()).items() if name in COLUMNS},
             by="blocking_time_s",
             unfit=_UNFIT,
             walked=words,
@@ -200,26 +201,20 @@ DEFAULTS: Final[dict[str, Any]] = {
     "content": "full",
     "keep": 1,
 }
-_NAN: Final = float("nan")
 
 
-def _maybe(check: Callable[[object], float]) -> Callable[[object], float]:
-    """Return a check that takes None too, as NaN."""
-    return lambda value: _NAN if value is None else check(value)
-
-
-def _rate(field: str) -> Callable[[object], float]:
+def _rate(field: str) -> Check:
     """Return the check of a rate in bytes a second."""
     return lambda value: number(parse(value, "byte/s", field), field, minimum=1e3, maximum=_FASTEST)
 
 
-CHECKS: Final[dict[str, Callable[[object], float]]] = {
+CHECKS: Final[dict[str, Check]] = {
     "checkpoint_interval_hours": lambda value: number(value, "checkpoint_interval_hours", minimum=1e-6, maximum=_LONGEST_H),
     "n_writers": lambda value: positive_int(value, "n_writers"),
-    "filesystem_limit_gbs": _maybe(lambda value: number(value, "filesystem_limit_gbs", minimum=1e-6, maximum=_FASTEST / GB)),
-    "devices": _maybe(lambda value: positive_int(value, "devices")),
-    "writer_bandwidth": _maybe(_rate("writer_bandwidth")),
-    "read_bandwidth": _maybe(_rate("read_bandwidth")),
+    "filesystem_limit_gbs": maybe(lambda value: number(value, "filesystem_limit_gbs", minimum=1e-6, maximum=_FASTEST / GB)),
+    "devices": maybe(lambda value: positive_int(value, "devices")),
+    "writer_bandwidth": maybe(_rate("writer_bandwidth")),
+    "read_bandwidth": maybe(_rate("read_bandwidth")),
     "keep": lambda value: positive_int(value, "keep", minimum=0, maximum=10**6),
 }
 """Numeric parameters -> what gives their plain number; NaN for one that is left open."""
@@ -244,8 +239,10 @@ _AFFORDED: Final = 0.01
 """Share of the time that a save may cost before the storage counts as the bottleneck."""
 
 
-def answers(model: Workload, device: HardwareNode, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of an answer; numeric settings may be arrays."""
+def answers(
+    model: Workload, device: HardwareNode, settings: Mapping[str, Any], ends: Sequence[str] = ("low", "high")
+) -> dict[str, Any]:
+    """Return the numbers of an answer, with its times at the ends too; numeric settings may be arrays."""
     mode = choice(settings["mode"], "mode", MODES)
     kind = choice(settings["format"], "format", FORMATS)
     for name in settings:
@@ -261,15 +258,11 @@ def answers(model: Workload, device: HardwareNode, settings: Mapping[str, Any]) 
     single = kind == "consolidated"
     if single:
         writers = writers * 0 + 1
-    held = otherwise(settings["devices"], maximum(writers, 1.0))
-    each = terms.total if single else terms.total / held
+    each = terms.total if single else terms.total / otherwise(settings["devices"], maximum(writers, 1.0))
     interval = settings["checkpoint_interval_hours"] * _HOUR
-    times = {}
-    for level in ("value", "low", "high"):
-        storage = _storage(settings, writers, level)
-        times[level] = save_times(terms.total, each, rate, storage, mode, Assumed.at(level))
-    point = times["value"]
-    speed = _storage(settings, writers, "value").write_bytes_per_s
+    storage = {level: _storage(settings, writers, level) for level in ("value", *ends)}
+    times = {level: save_times(terms.total, each, rate, held, mode, Assumed.at(level)) for level, held in storage.items()}
+    point, speed = times["value"], storage["value"].write_bytes_per_s
     apart = interval if mode == "sync" else maximum(interval - point.block, 1e-9)
     needed = terms.total / (apart * (_AFFORDED / (1.0 - _AFFORDED) if mode == "sync" else 1.0))
     if mode == "memory":
@@ -292,7 +285,7 @@ def answers(model: Workload, device: HardwareNode, settings: Mapping[str, Any]) 
         "_terms": terms,
         "_times": times,
         "_writers": writers,
-        "_write": tuple(terms.total / _storage(settings, writers, level).write_bytes_per_s for level in ("low", "high")),
+        "_write": tuple(terms.total / storage[level].write_bytes_per_s for level in ends),
     }
 
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foretell.core._request import GivenFloat
 from foretell.core.footprint import ENDS
-from foretell.core.pricing import KWH_PRICE, LIFE_YEARS, Known
+from foretell.core.pricing import KWH_PRICE, LIFE_YEARS, USUAL, Known
 from foretell.core.site import Site, site_of
+from foretell.core.solver._open import MACHINES, NAN, Check, maybe
 from foretell.core.solver._result import Result
 from foretell.cost.arrays import known
 from foretell.machine.datacenter import Datacenter
 from foretell.machine.fleet import Fleet, load_fleet
 from foretell.operations.price_list import first_day
-from foretell.units import parse
-from foretell.validation import number, positive_int
+from foretell.validation import number
 
 if TYPE_CHECKING:
     from foretell.core.solver._table import Table
 
 __all__ = ["EconomicsModel", "EconomicsResult"]
-
-_NAN: Final = float("nan")
 
 
 @dataclass(frozen=True)
@@ -189,37 +187,29 @@ class EconomicsModel:
         return how.sweep(axes, product=product)
 
 
-def _maybe(check: Callable[[object], float]) -> Callable[[object], float]:
-    """Return a check that takes None too, as NaN."""
-    return lambda value: _NAN if value is None else check(value)
-
-
-def _usd(field: str, least: float = 0.0, most: float = 1e12) -> Callable[[object], float]:
+def _usd(field: str, least: float = 0.0, most: float = 1e12) -> Check:
     return lambda value: number(value, field, minimum=least, maximum=most)
 
 
 def _tariff(value: object) -> float:
     """Return the price of a kWh; NaN for the default, which a region's tariff may replace."""
-    return _NAN if isinstance(value, GivenFloat) else number(value, "kwh_price", maximum=1e3)
+    return NAN if isinstance(value, GivenFloat) else number(value, "kwh_price", maximum=1e3)
 
 
-CHECKS: Final[dict[str, Callable[[object], float]]] = {
+CHECKS: Final[dict[str, Check]] = {
     "duration_days": lambda value: number(value, "duration_days", minimum=1e-9, maximum=36500.0),
     "kwh_price": _tariff,
-    "node_price_usd": _maybe(_usd("node_price_usd", 1e-6)),
-    "network_usd_per_node": _maybe(_usd("network_usd_per_node")),
-    "price_usd_per_device_hour": _maybe(_usd("price_usd_per_device_hour", 1e-9, 1e6)),
-    "life_years": _maybe(lambda value: number(value, "life_years", minimum=0.1, maximum=100.0)),
+    "node_price_usd": maybe(_usd("node_price_usd", 1e-6)),
+    "network_usd_per_node": maybe(_usd("network_usd_per_node")),
+    "price_usd_per_device_hour": maybe(_usd("price_usd_per_device_hour", 1e-9, 1e6)),
     "discount_rate": lambda value: number(value, "discount_rate", maximum=1.0),
     "residual_fraction": lambda value: number(value, "residual_fraction", maximum=1.0),
     "maintenance_fraction": lambda value: number(value, "maintenance_fraction", maximum=1.0),
     "utilisation": lambda value: number(value, "utilisation", minimum=1e-6, maximum=1.0),
     "staff_usd_per_year": _usd("staff_usd_per_year"),
     "colocation_usd_per_kw_month": _usd("colocation_usd_per_kw_month"),
-    "tokens_per_second": _maybe(lambda value: number(value, "tokens_per_second", minimum=1e-9, maximum=1e15)),
-    "nodes": lambda value: positive_int(value, "nodes"),
-    "pue": _maybe(lambda value: number(value, "pue", minimum=1.0, maximum=10.0)),
-    "node_power_w": _maybe(lambda value: number(parse(value, "W", "node_power_w"), "node_power_w", minimum=1e-3, maximum=1e9)),
+    "tokens_per_second": maybe(lambda value: number(value, "tokens_per_second", minimum=1e-9, maximum=1e15)),
+    **MACHINES,
 }
 """Numeric parameters -> what gives their plain number; NaN for one that is left open."""
 _OWNERS: Final = (
@@ -229,16 +219,12 @@ _OWNERS: Final = (
 """Settings of what is owned."""
 _GIVEN: Final = ("node_price_usd", "price_usd_per_device_hour", "network_usd_per_node", "node_power_w")
 WORDS: Final = ("mode", "datacenter", "provider", "price_kind", "regime", "operator", "today")
-DEFAULTS: Final[dict[str, Any]] = dict.fromkeys((*CHECKS, *WORDS)) | {
+DEFAULTS: Final[dict[str, Any]] = {
+    **dict.fromkeys((*CHECKS, *WORDS)),
+    **USUAL,
     "kwh_price": KWH_PRICE,
     "mode": "own",
     "price_kind": "on-demand",
-    "discount_rate": 0.08,
-    "residual_fraction": 0.0,
-    "maintenance_fraction": 0.05,
-    "utilisation": 1.0,
-    "staff_usd_per_year": 0.0,
-    "colocation_usd_per_kw_month": 0.0,
     "regime": "training",
 }
 del DEFAULTS["duration_days"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foretell.core.failing import MOST_RATE, node_rate
+from foretell.core.solver._open import MACHINES, Check, maybe
 from foretell.core.solver._result import Result
 from foretell.cost.arrays import Value, known, maximum, otherwise, where
 from foretell.errors import InputError
@@ -35,7 +36,6 @@ _MOST_SPARES: Final = 10_000
 NO_PROGRESS: Final = "no progress: less than a hundredth of the time trains"
 _SHORT: Final = "is shorter than the save takes: the next checkpoint would begin before this one is safe"
 _USELESS: Final = "has no use where mtbf_hours is given"
-_NAN: Final = float("nan")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class ReliabilityModel:
                 if value is not None:
                     raise InputError(_USELESS, field=name, value=value)
             rate = job_mtbf_h(1.0, system.nodes) / plain["mtbf_hours"]
-            rates = Range(rate, rate, rate, notes=("mean time between failures as given",))
+            rates = Range.exact(rate, notes=("mean time between failures as given",))
         else:
             rates = node_rate(system, failure_rate, source=record, causes=causes)
         return _result(system, plain, rates, ready, repair)
@@ -198,25 +198,21 @@ class ReliabilityModel:
         return how.sweep(axes, product=product)
 
 
-def _seconds(field: str, minimum: float = 0.0) -> Callable[[object], float]:
+def _seconds(field: str, minimum: float = 0.0) -> Check:
     """Return the check of a time in seconds."""
     return lambda value: number(parse(value, "s", field), field, minimum=minimum, maximum=_LONGEST_S)
 
 
-def _maybe(check: Callable[[object], float]) -> Callable[[object], float]:
-    return lambda value: _NAN if value is None else check(value)
-
-
-CHECKS: Final[dict[str, Callable[[object], float]]] = {
+CHECKS: Final[dict[str, Check]] = {
     "job_duration_hours": lambda value: number(value, "job_duration_hours", minimum=1e-9, maximum=_LONGEST_S / _HOUR),
     "checkpoint_time_s": _seconds("checkpoint_time_s", 1e-6),
-    "recovery_time_s": _maybe(_seconds("recovery_time_s")),
-    "failure_rate": _maybe(lambda value: number(value, "failure_rate", minimum=1e-9, maximum=MOST_RATE)),
-    "mtbf_hours": _maybe(lambda value: number(value, "mtbf_hours", minimum=1e-9, maximum=_LONGEST_S / _HOUR)),
-    "checkpoint_interval_s": _maybe(_seconds("checkpoint_interval_s", 1e-6)),
+    "recovery_time_s": maybe(_seconds("recovery_time_s")),
+    "failure_rate": maybe(lambda value: number(value, "failure_rate", minimum=1e-9, maximum=MOST_RATE)),
+    "mtbf_hours": maybe(lambda value: number(value, "mtbf_hours", minimum=1e-9, maximum=_LONGEST_S / _HOUR)),
+    "checkpoint_interval_s": maybe(_seconds("checkpoint_interval_s", 1e-6)),
     "durability_lag_s": _seconds("durability_lag_s"),
     "weibull_shape": lambda value: number(value, "weibull_shape", minimum=0.05, maximum=20.0),
-    "nodes": lambda value: positive_int(value, "nodes"),
+    "nodes": MACHINES["nodes"],
 }
 """Numeric parameters -> what gives their plain number; NaN for one that is left open."""
 DEFAULTS: Final[dict[str, Any]] = {
@@ -291,7 +287,7 @@ def _columns(system: Fleet, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _result(system: Fleet, plain: dict[str, Any], rates: Range, spares: int, repair: float | None) -> ReliabilityResult:
     """Return the answer to one question, with its ends."""
     open_recovery = not known(plain["recovery_time_s"])
-    times = restart_range() if open_recovery else _same(plain["recovery_time_s"])
+    times = restart_range() if open_recovery else Range.exact(plain["recovery_time_s"], "s")
     mtbfs = [job_mtbf_h(rate, system.nodes) * _HOUR for rate in (rates.low, rates.point, rates.high)]
     best, found, worst = (
         answers(plain, mtbf, recovery) for mtbf, recovery in zip(mtbfs, (times.low, times.point, times.high), strict=True)
@@ -328,10 +324,6 @@ def _result(system: Fleet, plain: dict[str, Any], rates: Range, spares: int, rep
         assumed=_assumed(times) if open_recovery else (),
         sources=tuple(dict.fromkeys(f"{one.title}, {one.url}" for one in rates.sources)),
     )
-
-
-def _same(value: float) -> Range:
-    return replace(restart_range(), low=value, point=value, high=value, notes=(), sources=())
 
 
 _TAKES: Final = {

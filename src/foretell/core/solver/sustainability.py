@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foretell.core.footprint import LIFE_USE, LIFE_YEARS, answers, energy_of
 from foretell.core.site import Site, site_of
+from foretell.core.solver._open import MACHINES, Check, maybe
 from foretell.core.solver._result import Result
 from foretell.cost.arrays import known
 from foretell.machine.datacenter import Datacenter
 from foretell.machine.fleet import Fleet, load_fleet
 from foretell.operations.embodied import embodied_node
 from foretell.operations.power import node_power
-from foretell.units import parse
-from foretell.validation import number, positive_int
+from foretell.validation import number
 
 if TYPE_CHECKING:
     from foretell.core.solver._table import Table
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["SustainabilityModel", "SustainabilityResult"]
 
 _LONGEST_DAYS: Final = 36500.0
-_NAN: Final = float("nan")
 _SITE: Final = ("pue", "wue", "carbon_intensity")
 """Figures of the site that a number takes the place of."""
 
@@ -174,20 +173,12 @@ class SustainabilityModel:
         return how.sweep(axes, product=product)
 
 
-def _maybe(check: Callable[[object], float]) -> Callable[[object], float]:
-    """Return a check that takes None too, as NaN."""
-    return lambda value: _NAN if value is None else check(value)
-
-
-CHECKS: Final[dict[str, Callable[[object], float]]] = {
+CHECKS: Final[dict[str, Check]] = {
     "duration_days": lambda value: number(value, "duration_days", minimum=1e-9, maximum=_LONGEST_DAYS),
     "utilisation": lambda value: number(value, "utilisation", maximum=1.0),
-    "pue": _maybe(lambda value: number(value, "pue", minimum=1.0, maximum=10.0)),
-    "wue": _maybe(lambda value: number(value, "wue", maximum=1e3)),
-    "carbon_intensity": _maybe(lambda value: number(value, "carbon_intensity", maximum=1e5)),
-    "node_power_w": _maybe(lambda value: number(parse(value, "W", "node_power_w"), "node_power_w", minimum=1e-3, maximum=1e9)),
-    "life_years": _maybe(lambda value: number(value, "life_years", minimum=0.1, maximum=100.0)),
-    "nodes": lambda value: positive_int(value, "nodes"),
+    "wue": maybe(lambda value: number(value, "wue", maximum=1e3)),
+    "carbon_intensity": maybe(lambda value: number(value, "carbon_intensity", maximum=1e5)),
+    **MACHINES,
 }
 """Numeric parameters -> what gives their plain number; NaN for one that is left open."""
 DEFAULTS: Final[dict[str, Any]] = {
