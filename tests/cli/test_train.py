@@ -443,6 +443,23 @@ def test_what_a_whole_run_cannot_be_asked(cli: Any, config: Config, given: str, 
     assert said in " ".join(ran.err.split())
 
 
+@pytest.mark.parametrize(
+    ("given", "idle"),
+    [
+        ("--provider lambda --price 2", "--provider"),
+        ("--price-kind spot --price 2", "--price-kind"),
+        ("--storage-bandwidth 200GB/s --checkpoint-mode memory", "--storage-bandwidth"),
+        ("--price-kind on-demand --price 2", ""),  # what holds anyhow
+        ("--region quebec --carbon-intensity 20 --storage-bandwidth 200GB/s --node-power 8kW --seed 3 --samples 500", ""),
+        ("--recovery-time 5min --checkpoint-interval 1 --failure-rate 2,3 --own --node-price 300000", ""),
+    ],
+)
+def test_an_option_that_does_not_change_the_run_is_named(cli: Any, config: Config, given: str, idle: str) -> None:
+    ran = cli("train", config(), "--gpu", "h100", "--tokens", "1T", *given.split(), "--no-advice", "--json")
+    notes = [note for note in ran.document["notes"] if "without effect" in note]
+    assert notes == ([f"given, and without effect on this answer: {idle}"] if idle else [])
+
+
 def test_a_run_that_fails_faster_than_it_saves_makes_no_progress(cli: Any, config: Config) -> None:
     ran = cli("train", config(), "--gpu", "h100", "--tokens", "1T", "--failure-rate", "1e7", "--no-advice")
     assert "NO PROGRESS" in ran.out

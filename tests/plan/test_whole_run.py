@@ -105,6 +105,19 @@ def test_everything_open_is_a_band_around_its_points() -> None:
     assert run.sources
 
 
+def test_knowing_one_input_does_not_move_the_samples_of_others() -> None:
+    # the same noise in both: what differs between two commands is what was changed, not luck
+    priced_at = replace(PLAIN, recovery_time_s=None)
+    open_ = made(replace(priced_at, price_usd_per_device_hour=None))
+    placed = made(replace(priced_at, price_usd_per_device_hour=None, region=None, pue=None, carbon_intensity=None))
+    priced = made(priced_at)
+    for name in ("step_s", "goodput_ratio", "interruptions", "wall_days", "it_energy_kwh"):
+        assert open_.bands[name] == placed.bands[name] == priced.bands[name]
+    assert open_.bands["cost_usd"] != priced.bands["cost_usd"]
+    assert placed.bands["water_usage_liters"] == open_.bands["water_usage_liters"]
+    assert placed.bands["operational_carbon_kg"] != open_.bands["operational_carbon_kg"]
+
+
 def test_ten_thousand_samples_take_less_than_a_second() -> None:
     made(None)
     start = time.perf_counter()

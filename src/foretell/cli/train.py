@@ -8,14 +8,17 @@ import click
 
 from foretell.cli._app import Verb
 from foretell.cli._options import OUTPUT, TRAIN, WHOLE, Rows, add, names
+from foretell.cli._values import amount, duration
 from foretell.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from foretell.cli._request import Request
+    from foretell.core.solver._result import Result
     from foretell.core.speed import SpeedForecast
     from foretell.cost.operator_times import Operators
+    from foretell.plan.business import Business
     from foretell.plan.faster import Faster, Shortlist
     from foretell.plan.pace import Pace
     from foretell.plan.whole_run import RunForecast
@@ -31,7 +34,6 @@ def _train(model: str, **options: Any) -> int:  # text or flags
     from foretell.cli._effects import idle_options  # noqa: PLC0415  # the rooms below: 100 ms
     from foretell.cli._inputs import train_inputs  # noqa: PLC0415
     from foretell.cli._print import console, print_json, shown  # noqa: PLC0415
-    from foretell.cli._values import amount, duration  # noqa: PLC0415
     from foretell.report.envelope import envelope  # noqa: PLC0415
     from foretell.report.train import result_of  # noqa: PLC0415
 
@@ -47,7 +49,8 @@ def _train(model: str, **options: Any) -> int:  # text or flags
         check(options["plot"])
     measured = duration(options["measured_step"], "measured_step")
     speed = pace.speed(measured)
-    run, operated = _run(made, pace, options, tokens, speed)
+    how = _operated(options)
+    run = _run(made, pace, options, how, speed)
     memory = pace.launch.replayed()
     operators = _operators(pace, options)
     suggestions: list[Faster] = []
@@ -58,7 +61,7 @@ def _train(model: str, **options: Any) -> int:  # text or flags
         suggestions = found = faster(pace, speed, memory)
         about = _advice_notes(found)
     inputs = train_inputs(model, options, pace)
-    inputs |= {"measured_step_s": measured, "tokens": tokens, "run": operated}
+    inputs |= {"measured_step_s": measured, "tokens": tokens, "run": _run_inputs(how)}
     assumed = [*dict.fromkeys((*made.assumed, *speed.assumed, *memory.assumed))]
     result = result_of(pace.launch, speed, memory, operators, suggestions, tokens, assumed, run)
     idle = [] if options["quiet"] else idle_options(options, _tried(), lambda tried: _asked(model, tried))
@@ -96,22 +99,38 @@ def _check_whole(options: dict[str, Any]) -> None:
             raise InputError(problem, field=name, value=options[name], hint="Add --tokens, as --tokens 15T")
 
 
-def _run(
-    made: Request, pace: Pace, options: dict[str, Any], tokens: float | None, speed: SpeedForecast
-) -> tuple[RunForecast | None, dict[str, Any] | None]:
-    """Return the whole run with the inputs of how it is operated, where a number of tokens is given."""
-    if tokens is None:
-        return None, None
-    from foretell.cli._business import business_inputs, business_of, fleet_of  # noqa: PLC0415  # 20 ms, for whole runs alone
+def _operated(options: dict[str, Any]) -> Business | None:
+    """Return how a whole run is operated, where one is asked about."""
+    if options["tokens"] is None:
+        return None
+    from foretell.cli._business import business_of  # noqa: PLC0415  # 20 ms, for whole runs alone
+
+    return business_of(options)
+
+
+def _run(made: Request, pace: Pace, options: dict[str, Any], how: Business | None, speed: SpeedForecast) -> RunForecast | None:
+    """Return the forecast of a whole run."""
+    tokens = amount(options["tokens"], "tokens")
+    if how is None or tokens is None:
+        return None
+    from foretell.cli._business import fleet_of  # noqa: PLC0415
     from foretell.plan.whole_run import whole_run  # noqa: PLC0415
 
-    how = business_of(options)
-    return whole_run(pace.launch, speed, fleet_of(made, pace), tokens, how), business_inputs(how)
+    return whole_run(pace.launch, speed, fleet_of(made, pace), tokens, how)
+
+
+def _run_inputs(how: Business | None) -> dict[str, Any] | None:
+    """Return the inputs of a whole run."""
+    if how is None:
+        return None
+    from foretell.cli._business import business_inputs  # noqa: PLC0415
+
+    return business_inputs(how)
 
 
 def _tried() -> dict[str, Rows]:
-    """Return the options that the step depends on, and not the run alone."""
-    return {heading: rows for heading, rows in TRAIN.items() if heading != WHOLE}
+    """Return the options that say what is asked about: not where a picture goes."""
+    return {heading: tuple(row for row in rows if row[0] != "--plot") for heading, rows in TRAIN.items()}
 
 
 def _asked_for(model: str, options: dict[str, Any]) -> tuple[Request, Pace]:
@@ -128,11 +147,19 @@ def _asked(model: str, options: dict[str, Any]) -> tuple[dict[str, Any], tuple[C
     from foretell.cli._inputs import train_inputs  # noqa: PLC0415
 
     made, pace = _asked_for(model, options)
-    return train_inputs(model, options, pace), (
+    how, measured = _operated(options), duration(options["measured_step"], "measured_step")
+    return train_inputs(model, options, pace) | {"run": _run_inputs(how)}, (
         lambda: made.notes,
-        lambda: {name: value for name, value in pace.speed().to_dict().items() if name not in ("notes", "assumed")},
+        lambda: _numbers(pace.speed()),
         lambda: pace.launch.forecast(host=True).to_dict(),
+        lambda: _numbers(_run(made, pace, options, how, pace.speed(measured))),
     )
+
+
+def _numbers(found: Result | None) -> dict[str, Any]:
+    """Return what an answer says, without the words about it."""
+    made = {} if found is None else found.to_dict()
+    return {name: value for name, value in made.items() if name not in ("notes", "assumed", "sources")}
 
 
 def _operators(pace: Pace, options: dict[str, Any]) -> Operators | None:

@@ -27,7 +27,6 @@ _PORTS = 3
 """Switch ports of a NIC in a non-blocking network of two layers: its own at the leaf, one up, one at the spine."""
 _LINKS = 2
 """... and cables with their optics."""
-_GIVE_NETWORK = "give network_usd_per_node (--network-price)"
 _PORT_BYTES_PER_S = 50e9
 """400 Gbit/s, which the catalog's port and optics are of; other rates are priced by their bandwidth."""
 

@@ -133,15 +133,18 @@ class Chain:
         return {name: value.point for name, value in self.ranges().items()} | {"step": self.speed.step_s}
 
     def sampled(self) -> dict[str, Any]:
-        """Return samples of everything."""
+        """Return samples of everything, each from a stream of its own: what is known of one input does not move the others'."""
         import numpy as np  # noqa: PLC0415  # 100 ms
 
-        rng, n = np.random.default_rng(self.how.seed), self.how.samples
-        out: dict[str, Any] = {name: from_range(rng, value, n) for name, value in self.ranges().items()}
+        ranges, n, seed = self.ranges(), self.how.samples, np.random.SeedSequence(self.how.seed)
+        step, grid, failures, *streams = (np.random.default_rng(child) for child in seed.spawn(3 + len(ranges)))
+        out: dict[str, Any] = {
+            name: from_range(rng, value, n) for rng, (name, value) in zip(streams, ranges.items(), strict=True)
+        }
         if self.site.grids:  # nobody named a place: any of them, as likely
-            out["grams"] = rng.choice(np.asarray(self.site.grids), n)
-        out["step"] = from_interval(rng, self.speed.step_s, self.speed.interval_s, n)
-        out["rng"] = rng
+            out["grams"] = grid.choice(np.asarray(self.site.grids), n)
+        out["step"] = from_interval(step, self.speed.step_s, self.speed.interval_s, n)
+        out["rng"] = failures
         return out
 
     # -- the chain ------------------------------------------------------------------------------------------
