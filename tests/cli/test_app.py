@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from foretell import __version__
-from foretell.cli import _app, carbon, catalog, checkpoint, cost, fit, reliability, serve, trace, train, validate
+from foretell.cli import _app, carbon, catalog, check, checkpoint, cost, fit, reliability, serve, trace, train, validate
+from read_samples import AXOLOTL, DEEPSPEED, MEGATRON
 
 TRACE_FLAGS = """
 --alloc-conf --allow-uncertain --attention --chrome --clip --compare --density --device --evaluate --experts --full --gpu --gpus
@@ -72,6 +74,10 @@ def flags(command: Any) -> list[str]:
     return sorted(name for p in command.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--"))
 
 
+CHECK_FLAGS = """--allow-uncertain --assert --family --gpu --gpus --headroom --json --model --no-advice --online --oom --quiet
+--root --seq-len --set"""
+
+
 def test_the_flags_are_frozen() -> None:
     assert flags(fit.command) == sorted(FIT_FLAGS.split())
     assert flags(train.command) == sorted(TRAIN_FLAGS.split())
@@ -84,14 +90,16 @@ def test_the_flags_are_frozen() -> None:
     assert flags(catalog.command.commands["list"]) == ["--json", "--quiet"]
     assert flags(catalog.command.commands["show"]) == ["--json", "--kind", "--quiet"]
     assert flags(trace.command) == sorted(TRACE_FLAGS.split())
+    assert flags(check.command) == sorted(CHECK_FLAGS.split())
     operations = ["reliability", "checkpoint", "cost", "carbon"]
-    assert list(_app.Group.lazy) == ["fit", "train", "serve", "trace", *operations, "catalog", "validate"]
+    assert list(_app.Group.lazy) == ["fit", "train", "serve", "check", "trace", *operations, "catalog", "validate"]
 
 
 VERBS: dict[str, Any] = {
     "fit": fit.command,
     "train": train.command,
     "serve": serve.command,
+    "check": check.command,
     "reliability": reliability.command,
     "checkpoint": checkpoint.command,
     "cost": cost.command,
@@ -110,8 +118,11 @@ def test_the_examples_of_the_help_run_as_printed(cli: Any, line: str, tmp_path: 
     (tmp_path / "rows.jsonl").write_text(json.dumps(row()) + "\n")
     requests = [f"{0.3 * i:.1f},{300 + 7 * (i % 9)},{40 + i % 5}" for i in range(100)]
     (tmp_path / "requests.csv").write_text("\n".join(["arrival,input_tokens,output_tokens", *requests]) + "\n")
+    for name, sample in (("run.yaml", AXOLOTL), ("train.sh", MEGATRON), ("ds_config.json", DEEPSPEED)):
+        (tmp_path / name).write_text(sample)
+    (tmp_path / "oom.txt").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     monkeypatch.chdir(tmp_path)
-    program, *arguments = line.split()
+    program, *arguments = shlex.split(line)
     ran = cli(*arguments)
     assert program == "foretell"
     assert (ran.code in (0, 1), ran.err) == (True, "")

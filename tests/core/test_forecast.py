@@ -131,7 +131,8 @@ def test_host_memory_counts_copies_and_offloaded_states() -> None:
     run = resolve(recipe, Parallelism(dp=8, zero=2), profile("deepspeed"))
     every, first = (host_memory(model, run, 8, load=how) for how in ("every-rank", "rank0"))
     assert every.load - first.load == pytest.approx(7 * 2 * model.parameters)
-    assert every.terms["offloaded_optimizer"] == pytest.approx(12 * model.parameters, rel=0.01)
+    # masters and two moments, and the gradients that the host's step takes in fp32 (DeepSpeed stage_1_and_2.py)
+    assert every.terms["offloaded_optimizer"] == pytest.approx(16 * model.parameters, rel=0.01)
 
 
 @given(

@@ -30,6 +30,7 @@ _VERBS = {
         "foretell.cli.serve",
         "How fast a model is served: TTFT, ITL, throughput, KV capacity, how many GPUs.",
     ),
+    "check": ("foretell.cli.check", "What a run's own config files or launch line come to, line by line."),
     "trace": ("foretell.cli.trace", "The memory timeline of any PyTorch model's training step, without a GPU."),
     "reliability": ("foretell.cli.reliability", "How often a job fails, how often to save it, what share of the time trains."),
     "checkpoint": ("foretell.cli.checkpoint", "How large a checkpoint is, for how long training stands still."),
@@ -151,7 +152,7 @@ def run(arguments: Sequence[str]) -> int:  # each way out is a return
     """Run the command line; every way out is an exit code and at most one message, never a traceback."""
     from foretell.cli._print import width  # noqa: PLC0415
 
-    as_json = "--json" in arguments
+    as_json = "--json" in arguments[: list(arguments).index("--") if "--" in arguments else None]
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character gets a question mark
     try:

@@ -71,11 +71,12 @@ class ServeRequest:
         return replace(d, rate=d.rate + more, burst=None)
 
 
-def serve_request(model: str, options: Options, trace: Trace | None = None) -> ServeRequest:
+def serve_request(model: str, options: Options, trace: Trace | None = None, *, shorten: bool = True) -> ServeRequest:
     """Build what the options describe; InputError names the option that cannot be used.
 
     ``trace``: the file of ``options["trace"]`` where it was read before, which is not done twice: options that would have read
-    something else are refused.
+    something else are refused.  ``shorten``: where nobody gave the longest request and the pool does not hold the model's, take
+    what fits; else the engine does not start, as vLLM's.
     """
     assumed, notes = Assumed(), list[str]()
     device, fleet, gpus = _machine(options, assumed)
@@ -113,7 +114,7 @@ def serve_request(model: str, options: Options, trace: Trace | None = None) -> S
     if trace is None:
         check_length(options, arch, longest)
     sizing = options["qps"] is not None or (options["slo"] is not None and demand.kind == "open" and options["dp"] is None)
-    if recipe.max_model_len is None and not sizing and found.capacity.feasible and not found.capacity.holds_longest:
+    if shorten and recipe.max_model_len is None and not sizing and found.capacity.feasible and not found.capacity.holds_longest:
         fits = longest_that_fits(found, [longest])
         if fits is not None:
             own = found.recipe.max_model_len

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from foretell.plan.serving_curve import CurvePoint
     from foretell.sim.outcome import Outcome
 
-__all__ = ["command"]
+__all__ = ["answered", "command"]
 
 _HUB: Final = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)/?")
 """Address of a model -> what engines call it."""
@@ -45,7 +45,7 @@ def _serve(model: str, **options: Any) -> int:  # text or flags
     _check_output(options)
     asked = _question(options)
     made = serve_request(model, options)
-    document = envelope("serve", **_answer(model, options, made, asked))
+    document = envelope("serve", **answered(model, options, made, asked))
     if options["json"]:
         print_json(document)
     else:
@@ -74,8 +74,8 @@ def _question(options: dict[str, Any]) -> Question | None:
     return question(options)
 
 
-def _answer(model: str, options: dict[str, Any], made: ServeRequest, asked: Question | None) -> dict[str, Any]:
-    """Return inputs, result, notes and sources."""
+def answered(model: str, options: dict[str, Any], made: ServeRequest, asked: Question | None) -> dict[str, Any]:
+    """Return inputs, result, notes and sources of what was asked."""
     from foretell.cli._effects import idle_options  # noqa: PLC0415
     from foretell.cli._serve_inputs import serve_inputs  # noqa: PLC0415
     from foretell.report.serve import result_of  # noqa: PLC0415

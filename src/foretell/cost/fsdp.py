@@ -128,7 +128,7 @@ def allocator_hole(folder: StageFolder) -> Lin:
     out = Lin()
     if folder.par.tp > 1 and folder.run.sharding != "simplefsdp":  # gathered inputs wait for the collective's stream
         out.add(Lin.of("allocator_slack", "T/1", 2.0 * folder.arch.hidden * style.compute))
-    if vocab is None or not folder.stage.last:
+    if vocab is None or not folder.stage.last or style.chunk_tokens or style.loss == "fused-linear":  # no tensor of logits
         return out
     compiled = style.loss == "compiled"
     per = {"eager": 2.0, "hf": 2.0, "loss-parallel": 2.0, "chunked": 0.25 if style.chunked_head else 0.0}.get(style.loss, 0.0)

@@ -94,6 +94,10 @@ def _offloaded(arch: Architecture, run: Run) -> dict[str, float]:
     for fold in fold_run(arch, whole):
         for kind in run.recipe.offload & set(kinds):
             forms = [getattr(fold.base, part) for part in kinds[kind]]
+            if kind == "optimizer" and run.sharding == "deepspeed":
+                # its host step takes fp32 gradients, as large as the masters, beside those in 16 bits (DeepSpeed
+                # runtime/zero/stage3.py ``subgroup_gradient_buffer``, stage_1_and_2.py ``single_partition_of_fp32_groups``)
+                forms.append(fold.base.master)
             size = sum(evaluate(form.by_monomial(), basis) for form in forms)
             out[kind] = max(out.get(kind, 0.0), size)
     return out

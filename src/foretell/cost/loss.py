@@ -257,9 +257,35 @@ def _list_chunked(e: Emitter, op: Head, x: Tensor, logits: Tensor) -> Tensor:
 
 def _chunked_head(e: Emitter, op: Head, p: Projection) -> Tensor:
     """Projection and loss chunk by chunk: one chunk of logits (bf16, and three fp32 tensors), hidden and its gradient."""
-    chunk = e.work(op.rows / CHUNKS, e.style.compute + 12.0, "tp")
+    wide, tokens = e.style.compute + 12.0, e.style.chunk_tokens
+    chunk = Lin.of("temporaries", "1/1", op.rows * tokens * wide) if tokens else e.work(op.rows / CHUNKS, wide, "tp")
     kept = e.tape.extra("d_hidden", p.x.size.as_category("logits"))
     return e.tape.node("chunked_cross_entropy", [p.x], Lin(), saved=[p.x, kept], work=chunk, wgrad=p.wgrad, trainable=p.trains)
+
+
+def _linear_chunked(e: Emitter, op: Head, p: Projection) -> Tensor:
+    """torchtune's ``LinearCrossEntropyLoss`` (modules/loss/cross_entropy_loss.py): projection and loss chunk by chunk.
+
+    Nothing is computed again: each chunk's fp32 log-probabilities (compiled: its logits) stay until its own backward
+    pass.  The projection's weight gradient is summed over the chunks: the sum and one chunk's are there together.
+    """
+    st = e.style
+    unit = st.compute if st.loss_compiled else 4.0
+    kept = e.tape.extra("log_softmax", _all_logits(e, op, unit))
+    chunk = e.work(op.rows / CHUNKS, 1.0, "tp")
+    back = chunk * (st.compute if st.loss_compiled else 8.0 + st.compute)
+    if p.trains:  # the second chunk's, when the first one's is gone
+        back = back + p.wgrad.as_category("temporaries") - chunk * unit
+    return e.tape.node(
+        "linear_cross_entropy",
+        [p.x],
+        Lin(),
+        saved=[p.x, kept] if p.trains else [kept],
+        work=chunk * (0.0 if st.loss_compiled else st.compute + 4.0),
+        bwork=back,
+        wgrad=p.wgrad,
+        trainable=p.trains,
+    )
 
 
 def _fused_linear(e: Emitter, op: Head, p: Projection) -> Tensor:
@@ -283,6 +309,7 @@ def _fused_linear(e: Emitter, op: Head, p: Projection) -> Tensor:
 _PROJECTING: dict[str, Callable[[Emitter, Head, Projection], Tensor]] = {
     "chunked-head": _chunked_head,
     "fused-linear": _fused_linear,
+    "linear-chunked": _linear_chunked,
 }
 _PIECEWISE: dict[str, Callable[[Emitter, Head, Tensor, Tensor], Tensor]] = {
     "output-chunked": _output_chunked,

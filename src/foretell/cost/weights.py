@@ -245,10 +245,14 @@ def matches(name: str, pattern: str) -> bool:
 
 def check_targets(arch: Architecture, adapter: Adapter, where: str | None = None) -> None:
     """Raise :class:`InputError` when a target matches no matrix of the model."""
+    missing, names = unmatched(arch, adapter)
+    if missing:
+        raise InputError("matches no matrix of the model", field="lora_targets", value=missing[0], allowed=names, where=where)
+
+
+def unmatched(arch: Architecture, adapter: Adapter) -> tuple[tuple[str, ...], list[str]]:
+    """Return the targets that match no matrix of the model, and the names of its matrices."""
     linears = [op for block, _ in arch.blocks() for op in block.ops if isinstance(op, (Linear, Head))]
     names = {op.name for op in linears} | {name for op in linears if isinstance(op, Linear) for name, _ in op.parts}
-    for target in adapter.targets:
-        if target != "all-linear" and not any(matches(n, target) for n in names):
-            raise InputError(
-                "matches no matrix of the model", field="lora_targets", value=target, allowed=sorted(names), where=where
-            )
+    missing = (t for t in adapter.targets if t != "all-linear" and not any(matches(n, t) for n in names))
+    return tuple(missing), sorted(names)

@@ -66,7 +66,7 @@ def _low_rank(e: Emitter, op: Linear | Head, span: Span, node: Node, d_in: float
 
 def _head(e: Emitter, op: Head, span: Span, node: Node, low: frozenset[str]) -> Product | None:
     trains = (op.tied and e.weights.recipe.adapter is None) or (_trains(e, op) and not op.tied)
-    if node.name in (op.name, "fused_linear_cross_entropy", "chunked_cross_entropy"):
+    if node.name in (op.name, "fused_linear_cross_entropy", "chunked_cross_entropy", "linear_cross_entropy"):
         return Product(
             op.name,
             _rows(span),

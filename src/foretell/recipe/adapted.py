@@ -26,16 +26,20 @@ _ATTENTION = {
 """Style by the name a user gives."""
 _LOSS = {
     "chunked": "chunked",
+    "chunked-head": "chunked",  # projects 256 tokens at a time, without full logits (trl ``_patch_chunked_ce_lm_head``)
     "compiled": "compiled",
     "eager": None,  # the framework's own
     "fused": "fused-linear",
     "fused-linear": "fused-linear",
     "hf": "hf",
     "liger": "fused-linear",
+    "linear-chunked": "linear-chunked",
     "mse": "mse",
     "te-fused": "te-fused",
     "vocab-parallel": "vocab-parallel",
 }
+_CHUNK = 256
+"""Tokens of a chunk (trl 1.13 release notes: "256 tokens x vocab" of logits; Apple's cut cross entropy keeps fewer)."""
 _LIGER: Changes = {"norm": "fused", "gate": "fused", "rope": "inplace", "inplace": True}
 """Liger's fused loss comes with its other kernels (linkedin/Liger-Kernel ``transformers/monkey_patch.py``, defaults of
 ``apply_liger_kernel_to_llama``): RMSNorm keeps x and one statistic, SwiGLU gate and up, RoPE turns projections in place."""
@@ -104,6 +108,8 @@ def _loss(recipe: TrainingRecipe, profile: Profile) -> Changes:
         raise InputError("is not a known implementation", field="loss", value=given, allowed=sorted(_LOSS))
     found = _LOSS[given] or style.loss
     changes = _LIGER if found == "fused-linear" and style.rope == "composite" else {}  # transformers, patched by Liger
+    if given == "chunked-head":
+        changes = changes | {"chunked_head": True, "chunk_tokens": _CHUNK}
     return changes | {"loss": dict(profile.losses).get(given, found)}
 
 
@@ -119,6 +125,8 @@ def _tuning(recipe: TrainingRecipe, profile: Profile) -> Changes:
     changes: Changes = {}
     if recipe.adapter is not None and profile.adapter_fsdp_units:
         changes["fsdp_units"] = profile.adapter_fsdp_units
+    if recipe.fsdp_units is not None:
+        changes["fsdp_units"] = recipe.fsdp_units
     if recipe.dropout is not None:
         changes |= {"dropout": recipe.dropout, "attention_dropout": recipe.dropout}
     return changes

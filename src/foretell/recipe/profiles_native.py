@@ -56,7 +56,10 @@ TORCHTUNE = Profile(
     losses=(("eager", "eager"), ("chunked", "output-chunked")),
     adapter_fsdp_units="root",
     sharding="fsdp2",
-    zero=(0, 3),
+    zero=(0, 2, 3),
+    tensor=True,  # models/llama3/_parallelism.py: the sequence is divided between the matrices
+    context=True,  # recipes/full_finetune_distributed.py context_parallel_dim
+    sequence_parallel=True,
     optimizer_impl="fused",
 )
 THUNDER = Profile(

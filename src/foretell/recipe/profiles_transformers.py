@@ -56,16 +56,20 @@ PEFT = Profile(
 FSDP2 = Profile(
     name="fsdp2",
     title="PyTorch FSDP2 (fully_shard), fp32 shards, bf16 compute",
-    sources=("pytorch torch/distributed/fsdp/_fully_shard",),
+    sources=(
+        "pytorch torch/distributed/fsdp/_fully_shard",
+        "accelerate utils/dataclasses.py ParallelismConfig (cp_size: torch context_parallel over FSDP2)",
+    ),
     formats=FSDP,
     style=_LOOP,
     sharding="fsdp2",
     zero=(2, 3),
     default_zero=3,
     tensor=True,
+    context=True,
     sequence_parallel=True,
     default_expert_tp=1,
-    offloads=STATES,
+    offloads=STATES | ACTIVATIONS,
     offloads_together=True,
 )
 FSDP1 = Profile(
@@ -78,7 +82,7 @@ FSDP1 = Profile(
     zero=(2, 3),
     default_zero=3,
     adapter_units=True,
-    offloads=STATES,
+    offloads=STATES | ACTIVATIONS,
     offloads_together=True,
     replays=True,
 )

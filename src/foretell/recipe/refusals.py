@@ -9,7 +9,7 @@ from typing import get_args
 from foretell.errors import CombinationError
 from foretell.recipe.optimizers import optimizer
 from foretell.recipe.parallelism import Parallelism, Sharding
-from foretell.recipe.profile import Profile
+from foretell.recipe.profile import STATES, Profile
 from foretell.recipe.training import TrainingRecipe
 
 _SHARDINGS: dict[str, tuple[str, ...]] = {
@@ -47,8 +47,9 @@ def _no_switch(recipe: TrainingRecipe, _: Parallelism, profile: Profile) -> str 
 
 
 def _apart(recipe: TrainingRecipe, _: Parallelism, profile: Profile) -> str | None:
-    alone = profile.offloads_together and recipe.offload and "params" not in recipe.offload
-    return ",".join(sorted(recipe.offload)) if alone else None
+    states = recipe.offload & STATES
+    alone = profile.offloads_together and states and "params" not in states
+    return ",".join(sorted(states)) if alone else None
 
 
 def _offloads_below(part: str, zero: int) -> Callable[[TrainingRecipe, Parallelism, Profile], object]:

@@ -9,7 +9,7 @@ from foretell.recipe.adapted import adapted_style
 from foretell.recipe.history import at_date
 from foretell.recipe.optimizers import Optimizer, optimizer
 from foretell.recipe.parallelism import Parallelism
-from foretell.recipe.profile import Formats, Profile
+from foretell.recipe.profile import STATES, Formats, Profile
 from foretell.recipe.refusals import check
 from foretell.recipe.style import Style
 from foretell.recipe.training import TrainingRecipe
@@ -55,7 +55,7 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
     check(recipe, par, profile)
     profile = at_date(profile, recipe.date)
     if profile.offloads_together and "params" in recipe.offload:
-        recipe = replace(recipe, offload=profile.offloads)
+        recipe = replace(recipe, offload=recipe.offload | (profile.offloads & STATES))
     formats = _formats(recipe, profile)
     if profile.megatron and (formats.param, formats.master) == ("bf16", "fp32") and formats.optim != "fp32":
         # precision-aware optimizer: masters keep the 16 bits that the bf16 parameter lacks (Megatron-LM
@@ -65,6 +65,8 @@ def resolve(recipe: TrainingRecipe, par: Parallelism, profile: Profile) -> Run:
     sharding = par.sharding or profile.sharding
     if par.zero == 2 and sharding in ("fsdp1", "fsdp2", "simplefsdp"):  # SHARD_GRAD_OP: shards between steps, whole in them
         par = replace(par, zero=3, reshard="never")
+    if profile.name == "torchtune" and par.dp * par.cp == 1:  # pytorch/torchtune ParallelDims.dp_shard_enabled
+        par = replace(par, zero=0, reshard="default")
     if par.pp > 1 and profile.name == "torchtitan" and par.reshard == "default":
         # pytorch/torchtitan apply_fsdp: gathering again for every micro-batch could not overlap
         par = replace(par, reshard="never")

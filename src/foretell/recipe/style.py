@@ -26,6 +26,7 @@ LossStyle = Literal[
     "mse",
     "list-chunked",
     "output-chunked",
+    "linear-chunked",
     "vocab-parallel-copies",
 ]
 """Implementations of the loss: see :mod:`foretell.cost.loss`."""
@@ -123,6 +124,8 @@ class Style:
     """A chunked loss is compiled: it keeps its chunk of logits instead of fp32 log-probabilities."""
     chunked_head: bool = False
     """The chunked loss projects each chunk itself: full logits never exist."""
+    chunk_tokens: int = 0
+    """Tokens of one chunk of such a loss (0: an eighth of all)."""
 
     # -- what Python variables keep --------------------------------------------------------------------------
     frames: bool = False

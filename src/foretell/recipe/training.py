@@ -116,6 +116,8 @@ class TrainingRecipe:
     """DeepSpeed ``stage3_max_live_parameters`` in elements (None: 1e9)."""
     sub_group: int | None = None
     """DeepSpeed ``sub_group_size`` in elements (None: 1e9)."""
+    fsdp_units: Literal["root", "split", "layers"] | None = None
+    """What FSDP shards apart (:attr:`foretell.recipe.style.Style.fsdp_units`)."""
 
     # -- the model -------------------------------------------------------------------------------------------
     recompute: Recompute = field(default_factory=Recompute)

@@ -16,7 +16,7 @@ from foretell.units import GIB
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["WIDTH", "headline", "inverse_line", "show", "title"]
+__all__ = ["WIDTH", "breakdown", "headline", "inverse_line", "levels", "show", "title"]
 
 _COLOUR: Final = {"fits": "bold green", "does_not_fit": "bold red", "uncertain": "bold yellow"}
 _WORD: Final = {"fits": "FITS", "does_not_fit": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
@@ -54,8 +54,8 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     result, inputs = document["result"], document["inputs"]
     wrapped(console, headline(document))
     wrapped(console, Text(title(result, inputs), style="dim"))
-    _levels(result, console)
-    _breakdown(result, console)
+    levels(result, console)
+    breakdown(result, console)
     _phases(result, console)
     if len(result["per_stage"]) > 1:
         _stages(result, console)
@@ -106,7 +106,8 @@ def place(operator: str) -> str:
     return " / ".join(_human(part) for part in operator.split(".")[:2] if part)
 
 
-def _levels(result: Mapping[str, Any], console: Console) -> None:
+def levels(result: Mapping[str, Any], console: Console) -> None:
+    """Print the four levels of one accelerator's memory, what is available, and the chance of running out."""
     low, high = result["interval_bytes"]
     heading(console, "GiB of one GPU")
     rows = [
@@ -123,7 +124,7 @@ def _levels(result: Mapping[str, Any], console: Console) -> None:
         console.print(Text(f"  host memory of a node: {gib(result['host_memory_bytes'])} GiB"))
 
 
-def _breakdown(result: Mapping[str, Any], console: Console) -> None:
+def breakdown(result: Mapping[str, Any], console: Console) -> None:
     """Print the terms; in hundredths of a GiB they sum to the process's."""
     whole = round(100 * result["total_bytes"] / GIB)
     terms = sorted(result["breakdown"].items(), key=lambda term: -term[1])

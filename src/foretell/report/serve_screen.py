@@ -16,7 +16,7 @@ from foretell.report.train_screen import seconds, short
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["headline", "show", "title"]
+__all__ = ["body", "headline", "show", "title"]
 
 _TERMS: Final = {
     "matmul": "matrix products",
@@ -100,7 +100,7 @@ def _at(load: Mapping[str, Any]) -> str:
 
 def show(document: Mapping[str, Any], console: Console) -> None:
     """Print the whole screen."""
-    result, sizing = document["result"], document["result"]["sizing"]
+    sizing = document["result"]["sizing"]
     wrapped(console, headline(document))
     if sizing is not None:
         fleets(sizing, console)
@@ -108,6 +108,13 @@ def show(document: Mapping[str, Any], console: Console) -> None:
             _closing(document, console)
             return
         heading(console, "the first of these")
+    body(document, console)
+    _closing(document, console)
+
+
+def body(document: Mapping[str, Any], console: Console) -> None:
+    """Print what stands between the verdict and the notes."""
+    result = document["result"]
     wrapped(console, Text(title(document), style="dim"))
     if result["slo"] is not None:
         targets(result["slo"], console)
@@ -124,7 +131,6 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     if result["curve"]:
         _curve(result, console)
     command(result["launch"], console)
-    _closing(document, console)
 
 
 def _closing(document: Mapping[str, Any], console: Console) -> None:

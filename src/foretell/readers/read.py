@@ -1,0 +1,152 @@
+"""From files and launch lines to a reading: whose they are is found by their keys, or by the program that is started."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from foretell.errors import ConfigError, InputError
+from foretell.readers._document import Document, parse_document
+from foretell.readers._files import Files, read_text
+from foretell.readers._launch import Launcher, launchers
+from foretell.readers._reading import Sources
+from foretell.readers._tree import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from foretell.readers._family import Family
+    from foretell.readers._reading import Reading
+
+__all__ = ["COMMAND", "FAMILIES", "families", "read", "read_texts", "texts_of"]
+
+FAMILIES: Final = (
+    "axolotl",
+    "llamafactory",
+    "torchtune",
+    "torchtitan",
+    "megatron",
+    "megatron_bridge",
+    "nanotron",
+    "llm_foundry",
+    "olmo",
+    "maxtext",
+    "vllm",
+    "vllm_recipes",
+    "sglang",
+    "trtllm",
+    "trl",
+    "trainer",
+    "accelerate",
+    "deepspeed",
+)
+"""Modules of this package that hold a ``FAMILY``."""
+
+COMMAND: Final = "command line"
+"""Path of a command that was given in place of a file."""
+
+_SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".job", ".pbs")
+_PYTHON: Final = "is Python, which is not executed"
+_LEAST: Final = 0.3
+"""Claim below which a document is nobody's."""
+
+
+def families(names: Sequence[str] = FAMILIES) -> Iterator[Family]:
+    """Yield families by the names of their modules, which are imported here."""
+    for name in names:
+        made: Family = importlib.import_module(f"foretell.readers.{name}").FAMILY
+        yield made
+
+
+def read(paths: Sequence[str], command: Sequence[str] = (), *, roots: Sequence[str] = (), family: str | None = None) -> Reading:
+    """Read the run that files, or a command, describe.
+
+    ``roots``: folders beside the working directory and those of the files in which files that they refer to may lie.
+    ``family``: whose files they are, where that is not to be found out.  Raises ConfigError, with file and line, for what
+    cannot be read.
+    """
+    return read_texts(texts_of(paths, command), files=Files.around(tuple(paths), tuple(roots)), family=family)
+
+
+def texts_of(paths: Sequence[str], command: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return (path, text) of files, and of a command in front of them."""
+    texts = [(path, read_text(path)) for path in paths]
+    return [(COMMAND, shlex.join(command)), *texts] if command else texts
+
+
+def read_texts(
+    texts: Sequence[tuple[str, str]],
+    *,
+    files: Files | None = None,
+    family: str | None = None,
+    given: Mapping[str, str | bool] | None = None,
+) -> Reading:
+    """Read the run that texts describe, each with the path that it is from.
+
+    ``given``: what the user says beside them, by option (files may say different things of different GPUs).
+    """
+    if not texts:
+        raise InputError("is missing: name the files of the run, or its command after --", field="files")
+    files = files or Files.around(tuple(path for path, _ in texts))
+    launch: Launcher | None = None
+    documents: list[Document] = []
+    for path, as_it_is in texts:
+        text = files.replaced.get(path, as_it_is)
+        if path.casefold().endswith(".py"):
+            hint = "Print the configuration that it builds as YAML or JSON, or give the command that starts the run"
+            raise ConfigError(_PYTHON, where=path, hint=hint)
+        if path == COMMAND or path.casefold().endswith(_SHELL) or text.startswith("#!"):
+            if launch is not None:
+                raise ConfigError("starts a second run: give one", where=path)
+            launch = _started(text, path)
+        else:
+            documents.append(parse_document(text, path))
+    if family is not None and family not in FAMILIES:
+        raise InputError("is no family of files", field="family", value=family, allowed=[*FAMILIES])
+    every = [*families(FAMILIES if family is None else (family,))]
+    return _read(documents, launch, every, files, given or {})
+
+
+def _started(text: str, path: str) -> Launcher:
+    found = launchers(text, path)
+    if not found:
+        hint = "Known are torchrun, accelerate, deepspeed, srun, python, vllm, sglang, trtllm-serve, axolotl, tune ..."
+        raise ConfigError("starts no run that is known here", where=path, hint=hint)
+    first, *others = found
+    if others:
+        places = ", ".join(f"line {made.line} ({made.name})" for made in others[:4])
+        first.notes.append(f"{path} starts more than one program: line {first.line} ({first.name}) is read, {places} is not")
+    return first
+
+
+def _read(
+    documents: list[Document], launch: Launcher | None, every: list[Family], files: Files, given: Mapping[str, str | bool]
+) -> Reading:
+    """Read a command by the program that it starts, or the document that is most surely a run, with the others beside it."""
+    starter = None if launch is None else next((one for one in every if one.starts is not None and one.starts(launch)), None)
+    claims = sorted(
+        ((*_claim(document, every), document) for document in documents), key=lambda claim: (claim[1].beside, -claim[0])
+    )
+    if launch is not None and starter is not None and (not starter.beside or not claims or claims[0][1].beside):
+        empty = Document(launch.path, launch.text, "arguments", Node({}, launch.line, launch.start, launch.start))
+        return starter.read(Sources(empty, files, tuple(documents), launch, given))
+    if not claims:
+        assert launch is not None  # noqa: S101  # there is something to read
+        allowed = [one.title for one in every if one.starts is not None]
+        where = f"{launch.path}:{launch.line}"
+        raise ConfigError("is no program that is known here", field="program", value=launch.program, allowed=allowed, where=where)
+    (_, owner, main), *rest = claims
+    return owner.read(Sources(main, files, tuple(document for _, _, document in rest), launch, given))
+
+
+def _claim(document: Document, every: list[Family]) -> tuple[float, Family]:
+    """Return how surely a document is whose; ConfigError where it is nobody's."""
+    score, owner = max(((one.claims(document), one) for one in every), key=lambda pair: pair[0])
+    if len(every) == 1:
+        return 1.0, owner
+    if score < _LEAST:
+        keys = ", ".join(document.keys()[:6]) or "none"
+        hint = f"Its keys: {keys}. Known are files of: {', '.join(one.title for one in every)}. Say which with --family"
+        raise ConfigError("is of no framework that is known here", where=document.path, hint=hint)
+    return score, owner

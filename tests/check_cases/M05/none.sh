@@ -1,0 +1,13 @@
+torchrun --nnodes=8 --nproc_per_node=8 pretrain_gpt.py \
+  --num-layers 14 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 \
+  --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 \
+  --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --qk-layernorm \
+  --num-experts 256 --moe-layer-freq "([0]*3+[1]*11)" --moe-ffn-hidden-size 2048 --moe-router-topk 8 \
+  --moe-shared-expert-intermediate-size 2048 --moe-grouped-gemm --moe-token-dispatcher-type alltoall \
+  --mtp-num-layers 1 --swiglu --normalization RMSNorm --disable-bias-linear \
+  --untie-embeddings-and-output-weights --position-embedding-type rope \
+  --tokenizer-type NullTokenizer --vocab-size 129280 --seq-length 2048 --max-position-embeddings 4096 \
+  --tensor-model-parallel-size 1 --pipeline-model-parallel-size 4 --expert-model-parallel-size 16 \
+  --pipeline-model-parallel-layout "Ett|(tt|)*6mL" \
+  --micro-batch-size 1 --global-batch-size 256 --train-iters 30 \
+  --attention-dropout 0.0 --hidden-dropout 0.0 --transformer-impl transformer_engine --use-distributed-optimizer --bf16 --optimizer adam --lr 1e-4
