@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from foretell.cli._check_answer import answer
 from foretell.cli._check_request import Given, same_run, training_request
 from foretell.errors import ForetellError
-from foretell.readers.read import FAMILIES, read_texts
+from foretell.readers._registry import FAMILIES
+from foretell.readers.read import read_texts
 from read_samples import SAMPLES, Sample
 
 IDS = [sample[0] for sample in SAMPLES]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 from typing import TYPE_CHECKING, Final
 
@@ -11,52 +10,21 @@ from foretell.readers._document import Document, parse_document
 from foretell.readers._files import Files, read_text
 from foretell.readers._launch import Launcher, launchers
 from foretell.readers._reading import Sources
+from foretell.readers._registry import FAMILIES, families, owner_of, starter_of
 from foretell.readers._tree import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from foretell.readers._family import Family
     from foretell.readers._reading import Reading
 
-__all__ = ["COMMAND", "FAMILIES", "families", "read", "read_texts", "texts_of"]
-
-FAMILIES: Final = (
-    "axolotl",
-    "llamafactory",
-    "torchtune",
-    "torchtitan",
-    "megatron",
-    "megatron_bridge",
-    "nanotron",
-    "llm_foundry",
-    "olmo",
-    "maxtext",
-    "vllm",
-    "vllm_recipes",
-    "sglang",
-    "trtllm",
-    "trl",
-    "trainer",
-    "accelerate",
-    "deepspeed",
-)
-"""Modules of this package that hold a ``FAMILY``."""
+__all__ = ["COMMAND", "read", "read_texts", "texts_of"]
 
 COMMAND: Final = "command line"
 """Path of a command that was given in place of a file."""
 
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".job", ".pbs")
 _PYTHON: Final = "is Python, which is not executed"
-_LEAST: Final = 0.3
-"""Claim below which a document is nobody's."""
-
-
-def families(names: Sequence[str] = FAMILIES) -> Iterator[Family]:
-    """Yield families by the names of their modules, which are imported here."""
-    for name in names:
-        made: Family = importlib.import_module(f"foretell.readers.{name}").FAMILY
-        yield made
 
 
 def read(paths: Sequence[str], command: Sequence[str] = (), *, roots: Sequence[str] = (), family: str | None = None) -> Reading:
@@ -104,8 +72,7 @@ def read_texts(
             documents.append(parse_document(text, path))
     if family is not None and family not in FAMILIES:
         raise InputError("is no family of files", field="family", value=family, allowed=[*FAMILIES])
-    every = [*families(FAMILIES if family is None else (family,))]
-    return _read(documents, launch, every, files, given or {})
+    return _read(documents, launch, FAMILIES if family is None else (family,), files, given or {})
 
 
 def _started(text: str, path: str) -> Launcher:
@@ -121,32 +88,20 @@ def _started(text: str, path: str) -> Launcher:
 
 
 def _read(
-    documents: list[Document], launch: Launcher | None, every: list[Family], files: Files, given: Mapping[str, str | bool]
+    documents: list[Document], launch: Launcher | None, names: Sequence[str], files: Files, given: Mapping[str, str | bool]
 ) -> Reading:
     """Read a command by the program that it starts, or the document that is most surely a run, with the others beside it."""
-    starter = None if launch is None else next((one for one in every if one.starts is not None and one.starts(launch)), None)
+    starter = None if launch is None else starter_of(launch, names)
     claims = sorted(
-        ((*_claim(document, every), document) for document in documents), key=lambda claim: (claim[1].beside, -claim[0])
+        ((*owner_of(document, names), document) for document in documents), key=lambda claim: (claim[1].beside, -claim[0])
     )
     if launch is not None and starter is not None and (not starter.beside or not claims or claims[0][1].beside):
         empty = Document(launch.path, launch.text, "arguments", Node({}, launch.line, launch.start, launch.start))
         return starter.read(Sources(empty, files, tuple(documents), launch, given))
     if not claims:
         assert launch is not None  # noqa: S101  # there is something to read
-        allowed = [one.title for one in every if one.starts is not None]
+        allowed = [one.title for one in families(FAMILIES) if one.starts is not None]
         where = f"{launch.path}:{launch.line}"
         raise ConfigError("is no program that is known here", field="program", value=launch.program, allowed=allowed, where=where)
     (_, owner, main), *rest = claims
     return owner.read(Sources(main, files, tuple(document for _, _, document in rest), launch, given))
-
-
-def _claim(document: Document, every: list[Family]) -> tuple[float, Family]:
-    """Return how surely a document is whose; ConfigError where it is nobody's."""
-    score, owner = max(((one.claims(document), one) for one in every), key=lambda pair: pair[0])
-    if len(every) == 1:
-        return 1.0, owner
-    if score < _LEAST:
-        keys = ", ".join(document.keys()[:6]) or "none"
-        hint = f"Its keys: {keys}. Known are files of: {', '.join(one.title for one in every)}. Say which with --family"
-        raise ConfigError("is of no framework that is known here", where=document.path, hint=hint)
-    return score, owner

@@ -1,0 +1,100 @@
+"""The families, and which of them to ask first: a module is imported once it is asked."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+from foretell.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from foretell.readers._document import Document
+    from foretell.readers._family import Family
+    from foretell.readers._launch import Launcher
+
+__all__ = ["FAMILIES", "families", "owner_of", "starter_of"]
+
+FAMILIES: Final = (
+    "axolotl",
+    "llamafactory",
+    "torchtune",
+    "torchtitan",
+    "megatron",
+    "megatron_bridge",
+    "nanotron",
+    "llm_foundry",
+    "olmo",
+    "maxtext",
+    "vllm",
+    "vllm_recipes",
+    "sglang",
+    "trtllm",
+    "trl",
+    "trainer",
+    "accelerate",
+    "deepspeed",
+)
+"""Modules of this package that hold a ``FAMILY``."""
+
+_KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "base_model": ("axolotl",),
+    "model_name_or_path": ("llamafactory", "trl", "trainer"),
+    "MODEL_ARGS": ("megatron", "megatron_bridge"),
+    "distributed_type": ("accelerate",),
+    "zero_optimization": ("deepspeed",),
+    "checkpointer": ("torchtune",),
+    "variants": ("vllm_recipes",),
+    "train_loader": ("llm_foundry",),
+    "tokens": ("nanotron",),
+    "fsdp": ("olmo",),
+    "base_config": ("maxtext",),
+    "base_emb_dim": ("maxtext",),
+    "training": ("torchtitan",),
+}
+"""Key of the top level -> families that have files with it: they are asked first, the others where none of them claims."""
+_PROGRAMS: Final = {
+    "axolotl": "axolotl",
+    "llamafactory-cli": "llamafactory",
+    "tune": "torchtune",
+    "vllm": "vllm",
+    "vllm.entrypoints.openai.api_server": "vllm",
+    "sglang": "sglang",
+    "sglang.launch_server": "sglang",
+    "trtllm-serve": "trtllm",
+    "trl": "trl",
+    "pretrain_gpt.py": "megatron",
+}
+"""Program -> the family that is asked first."""
+_LEAST: Final = 0.3
+"""Claim below which a document is nobody's."""
+
+
+def families(names: Sequence[str]) -> Iterator[Family]:
+    """Yield families by the names of their modules, which are imported here."""
+    for name in names:
+        made: Family = importlib.import_module(f"foretell.readers.{name}").FAMILY
+        yield made
+
+
+def starter_of(launch: Launcher, names: Sequence[str]) -> Family | None:
+    """Return the family whose run a command starts."""
+    first = _PROGRAMS.get(launch.program, _PROGRAMS.get(launch.name))
+    order = sorted(names, key=lambda name: name != first)
+    return next((one for one in families(order) if one.starts is not None and one.starts(launch)), None)
+
+
+def owner_of(document: Document, names: Sequence[str]) -> tuple[float, Family]:
+    """Return how surely a document is whose; ConfigError where it is nobody's."""
+    keys = document.keys()
+    likely = [name for key in keys for name in _KEYS.get(key, ()) if name in names]
+    for asked in (dict.fromkeys(likely), names):
+        claims = [(one.claims(document), one) for one in families(tuple(asked))]
+        score, owner = max(claims, key=lambda pair: pair[0], default=(0.0, None))
+        if owner is not None and (score >= _LEAST or len(names) == 1):
+            return score, owner
+    shown = ", ".join(keys[:6]) or "none"
+    known = ", ".join(one.title for one in families(FAMILIES))
+    hint = f"Its keys: {shown}. Known are files of: {known}. Say which with --family"
+    raise ConfigError("is of no framework that is known here", where=document.path, hint=hint)
