@@ -159,7 +159,7 @@ def deployment(
         notes += (f"{device.name}: memory and host are counted as {r.engine} does on GPUs, and no run of it there was measured",)
     if not known:
         notes += (f"no run of {r.engine} was measured: its own time on the host is taken as {family}'s",)
-    held = kv_capacity(arch, device, resolved)
+    held = kv_capacity(model.architecture, device, resolved)
     if draft is not None:
         held = with_draft(held, _draft_capacity(draft, resolved, device))
     said = (*model.notes, *arch.notes, *resolved.notes, *notes)

@@ -15,6 +15,8 @@ __all__ = ["listed_targets", "spelled_out"]
 
 _MOST: Final = 4096
 """Paths that a pattern is spelled out to."""
+_ATTENTION: Final = ("self_attn", "attn", "attention", "self_attention")
+"""What models call the module of attention; names of its matrices stand nowhere else."""
 _NUMBER: Final = "\0"
 """Stands for any number, or any text."""
 
@@ -43,9 +45,15 @@ def _named(b: Builder, found: Found, names: tuple[str, ...]) -> None:
     if any(name in ("all", "all-linear") for name in names):
         b.set("lora_targets", ("all-linear",), found)
     elif names:
-        b.set("lora_targets", names, found)
+        b.set("lora_targets", tuple(dict.fromkeys(map(_bare, names))), found)
     else:
         b.needs("lora_targets", f"{found.where} names no matrix")
+
+
+def _bare(name: str) -> str:
+    """Return a matrix of attention by its own name: "self_attn.q_proj" (PEFT compares the end of a path)."""
+    inside, _, last = name.rpartition(".")
+    return last if inside in _ATTENTION else name
 
 
 def spelled_out(pattern: str) -> list[str] | None:
