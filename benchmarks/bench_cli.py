@@ -1,4 +1,4 @@
-"""Start-up of the command line: `--version` in at most 100 ms, `fit` in 300, `train` in 800 (best of several).
+"""Start-up of the command line, best of several: `--version` in at most 100 ms, `fit` in 300, `check` of a file in 400.
 
 Byte code is written first, to a folder of its own: an installed package has it.
 """
@@ -16,6 +16,9 @@ LIMITS_S = {
     "--version": 0.100,
     "fit llama-3-8b --gpu h100": 0.300,
     "fit llama-3-8b --gpu h100 --gpus 8 --framework fsdp2 --recompute full": 0.300,
+    "check docs/examples/qlora.yaml --gpu b200 --gpus 8 --no-advice": 0.400,
+    "check docs/examples/pretrain.sh --gpu h100": 0.400,
+    "check --gpu h100 -- vllm serve llama-3-8b -tp 2": 0.600,
     "train llama-3-8b --gpu h100 --quiet": 0.400,
     "train llama-3-8b --gpu h100 --gpus 8 --framework fsdp2 --recompute full": 0.800,
     "train llama-3.1-70b --system dgx-h100 --gpus 64 --tp 8 --pp 4 --framework megatron-core --zero 1": 0.800,

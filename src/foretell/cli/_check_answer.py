@@ -144,7 +144,8 @@ def _training(asked: _Asked, checked: Checked, options: dict[str, Any]) -> Forec
     verdict, reasons, on_memory = judged(
         forecast.verdict, asked.reading.doubts, forecast.interval_bytes, forecast.available_bytes
     )
-    rows, remarks = ([], []) if options["no_advice"] or options["quiet"] else _edits(asked, launch, forecast)
+    wanted = not (options["no_advice"] or options["quiet"] or forecast.fits)
+    rows, remarks = _edits(asked, launch, forecast) if wanted else ([], [])
     speed, about = _speed(pace, forecast)
     assumed = [*dict.fromkeys((*made.assumed, *forecast.assumed))]
     checked.result |= result_of(launch, forecast, assumed=assumed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from foretell.report import fit_screen, serve_screen
+from foretell.report import fit_screen
 from foretell.report.screen import digits, heading, paragraph, wrapped
 from foretell.units import GIB
 
@@ -36,6 +36,8 @@ def headline(document: Mapping[str, Any]) -> Text:
         needs = ", ".join(f"--{name.replace('_', '-')}" for name in result["needs"])
         return Text("NO ANSWER YET", style=_STYLE[verdict]).append(f"  give {needs}" if needs else "", style="bold")
     if result["verb"] == "serve":
+        from foretell.report import serve_screen  # noqa: PLC0415  # 20 ms
+
         line = serve_screen.headline(document)
     elif result["memory_verdict"] is None:
         return Text(verdict.upper(), style=_STYLE[verdict])
@@ -67,6 +69,8 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         fit_screen.breakdown(result, console)
         _speed(result["speed"], console)
     elif result["verb"] == "serve" and result["verdict"] != "unknown":
+        from foretell.report import serve_screen  # noqa: PLC0415  # 20 ms
+
         serve_screen.body(document, console)
     if result["log"] is not None:
         heading(console, "what the log says")
