@@ -10,8 +10,8 @@ import pytest
 
 from check_support import asked, round_trip
 from foretell.errors import ConfigError, ForetellError
-from foretell.readers._axolotl_keys import NEUTRAL, UNMODELLED
-from foretell.readers._targets import spelled_out
+from foretell.readers.axolotl._keys import NEUTRAL, UNMODELLED
+from foretell.readers.hf._targets import spelled_out
 from foretell.readers.read import COMMAND, read_texts
 
 FULL = """\

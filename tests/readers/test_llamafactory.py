@@ -10,7 +10,7 @@ import pytest
 
 from check_support import asked, round_trip
 from foretell.errors import ConfigError
-from foretell.readers._llamafactory_keys import LLAMAFACTORY, MEGATRON, V1
+from foretell.readers.llamafactory._keys import LLAMAFACTORY, MEGATRON, V1
 from foretell.readers.read import COMMAND, read_texts
 
 LORA = """\

@@ -11,7 +11,7 @@ from check_support import asked, rewritten, round_trip
 from foretell.arch import load_model
 from foretell.errors import ConfigError
 from foretell.readers._document import parse_document
-from foretell.readers.megatron_bridge import FAMILY
+from foretell.readers.bridge.reader import FAMILY
 from foretell.readers.read import COMMAND, read_texts
 
 BRIDGE = """\

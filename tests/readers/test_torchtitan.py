@@ -10,8 +10,8 @@ import pytest
 from check_support import asked, round_trip
 from foretell.arch import load_model
 from foretell.errors import ConfigError
-from foretell.readers._torchtitan_models import _CATALOG, CONFIGS, model_of
 from foretell.readers.read import COMMAND, read_texts
+from foretell.readers.torchtitan._models import _CATALOG, CONFIGS, model_of
 
 TOML = """\
 [job]

@@ -10,8 +10,8 @@ import pytest
 from check_support import asked, round_trip
 from foretell.arch import load_model
 from foretell.errors import ConfigError
-from foretell.readers._torchtune_models import _CATALOG, _CHANGED
 from foretell.readers.read import COMMAND, read_texts
+from foretell.readers.torchtune._models import _CATALOG, _CHANGED
 
 FULL = """\
 model:

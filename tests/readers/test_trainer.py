@@ -272,7 +272,7 @@ def test_what_is_written_into_the_files_beside_it() -> None:
 
 
 def test_files_are_told_from_others() -> None:
-    from foretell.readers.trainer import FAMILY
+    from foretell.readers.hf.trainer import FAMILY
 
     made = read_texts([("run.yaml", RUN)], family="trainer").documents[0]
     assert FAMILY.claims(made) >= 0.5

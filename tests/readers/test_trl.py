@@ -11,8 +11,8 @@ import pytest
 from check_support import asked, round_trip
 from foretell.errors import ConfigError
 from foretell.readers._launch import launchers
+from foretell.readers.hf.trl import FAMILY
 from foretell.readers.read import COMMAND, read_texts
-from foretell.readers.trl import FAMILY
 from hf_support import accounted, settings_of
 
 NEW = """model_name_or_path: Qwen/Qwen2.5-7B

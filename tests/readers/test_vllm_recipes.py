@@ -8,9 +8,9 @@ import pytest
 
 from foretell.cli._check_request import Given, options_of
 from foretell.errors import ConfigError
+from foretell.readers.engines.vllm_recipes import amount
 from foretell.readers.read import read_texts
 from foretell.readers.rewrite import rewrite
-from foretell.readers.vllm_recipes import amount
 
 RECIPE = """\
 meta:

@@ -16,27 +16,28 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILIES", "families", "owner_of", "starter_of"]
 
-FAMILIES: Final = (
-    "axolotl",
-    "llamafactory",
-    "torchtune",
-    "torchtitan",
-    "megatron",
-    "megatron_bridge",
-    "nanotron",
-    "llm_foundry",
-    "olmo",
-    "maxtext",
-    "vllm",
-    "vllm_recipes",
-    "sglang",
-    "trtllm",
-    "trl",
-    "trainer",
-    "accelerate",
-    "deepspeed",
-)
-"""Modules of this package that hold a ``FAMILY``."""
+_MODULES: Final = {
+    "axolotl": "axolotl.reader",
+    "llamafactory": "llamafactory.reader",
+    "torchtune": "torchtune.reader",
+    "torchtitan": "torchtitan.reader",
+    "megatron": "megatron.reader",
+    "megatron_bridge": "bridge.reader",
+    "nanotron": "nanotron.reader",
+    "llm_foundry": "foundry.reader",
+    "olmo": "olmo.reader",
+    "maxtext": "maxtext.reader",
+    "vllm": "engines.vllm",
+    "vllm_recipes": "engines.vllm_recipes",
+    "sglang": "engines.sglang",
+    "trtllm": "engines.trtllm",
+    "trl": "hf.trl",
+    "trainer": "hf.trainer",
+    "accelerate": "hf.accelerate",
+    "deepspeed": "hf.deepspeed",
+}
+"""Family -> module of this package that holds its ``FAMILY``."""
+FAMILIES: Final = tuple(_MODULES)
 
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "base_model": ("axolotl",),
@@ -72,9 +73,9 @@ _LEAST: Final = 0.3
 
 
 def families(names: Sequence[str]) -> Iterator[Family]:
-    """Yield families by the names of their modules, which are imported here."""
+    """Yield families by their names; their modules are imported here."""
     for name in names:
-        made: Family = importlib.import_module(f"foretell.readers.{name}").FAMILY
+        made: Family = importlib.import_module(f"foretell.readers.{_MODULES[name]}").FAMILY
         yield made
 
 

@@ -1,0 +1,1 @@
+"""Serving engines: vLLM and its recipes, SGLang, TensorRT-LLM."""

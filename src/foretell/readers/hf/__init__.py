@@ -1,0 +1,1 @@
+"""Hugging Face: the Trainer, TRL, accelerate and DeepSpeed."""
