@@ -56,6 +56,8 @@ def main() -> int:
         print("out of date, run `python scripts/check_cases.py`:", PAGE.name)
         return 1
     wanted = sys.argv[1:]
+    if any(name.startswith("-") for name in wanted):
+        raise SystemExit(__doc__)
     for case in content["runs"]:
         if not wanted or any(case["id"].startswith(name) for name in wanted):
             case["found"] = found(case)

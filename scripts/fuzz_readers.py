@@ -22,6 +22,7 @@ with atheris.instrument_imports(include=["foretell.readers"]):
     from foretell.readers._registry import FAMILIES, families
     from foretell.readers.logs import read_log
     from foretell.readers.read import read_texts
+    from foretell.readers.rewrite import rewrite
 
     [*families(FAMILIES)]  # every reader's module
 
@@ -29,6 +30,7 @@ from read_samples import SAMPLES
 
 NAMES = ("a.yaml", "a.json", "a.toml", "a.sh", "command line")
 CALLS = len(FAMILIES) + 2
+OPTIONS = (("micro_batch", "1"), ("recompute", "full"), ("compile", True), ("max_model_len", "1024"))
 SECONDS = 1.0
 
 
@@ -42,7 +44,10 @@ def one(data: bytes) -> None:
         if which == len(FAMILIES):
             read_log(text, "log.txt")
         else:
-            read_texts([(NAMES[form], text)], family=FAMILIES[which] if which < len(FAMILIES) else None)
+            family = FAMILIES[which] if which < len(FAMILIES) else None
+            made = read_texts([(NAMES[form], text)], family=family)
+            for name, value in OPTIONS:
+                rewrite(made, {name: value}, lambda texts: read_texts([*texts.items()], family=family))
     except ForetellError:
         pass
     if time.perf_counter() - start > SECONDS:

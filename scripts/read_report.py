@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from foretell.cli._check_request import Given, missing, options_of, training_request
+from foretell.cli._check_request import Given, missing, serving_request, training_request
 from foretell.errors import ForetellError
 from foretell.readers import Reading
 from foretell.readers.read import read
@@ -49,9 +49,7 @@ def answered(reading: Reading) -> str:
         return min(needs)
     try:
         if reading.verb == "serve":
-            from foretell.cli._serve_request import serve_request  # noqa: PLC0415
-
-            serve_request(given.model_of(reading), options_of(reading, given))
+            serving_request(reading, given)
         else:
             training_request(reading, given)[0].launch.forecast()
     except ForetellError as error:
@@ -93,7 +91,7 @@ def page(tallies: dict[str, Tally]) -> str:
         "`scripts/read_report.py`. *Read*: each value understood, known to change nothing, or listed as not modelled.",
         "*Answered*: with a GPU (and a sequence length, where the file leaves it to the data) given on the command line,",
         "and nothing else. *Unknown*: keys that are in no table of their project, which make an answer uncertain.",
-        "*Slowest*: milliseconds for one file, on a shared core.",
+        "*Slowest*: milliseconds for one file.",
         "",
         "| project | files | read | refused | answered | values used | neutral | not modelled | unknown | slowest, ms |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -110,7 +108,7 @@ def page(tallies: dict[str, Tally]) -> str:
             t.neutral,
             t.unmodelled,
             t.unknown,
-            f"{t.seconds:.2f}",
+            f"{1000 * t.seconds:.0f}",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
         total.files, total.read = total.files + t.files, total.read + t.read
@@ -127,7 +125,7 @@ def page(tallies: dict[str, Tally]) -> str:
 def main() -> int:
     """Read the folder and write the page."""
     folders = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("--")]
-    if len(folders) != 1:
+    if len(folders) != 1 or set(sys.argv[1:]) - {"--list", *map(str, folders)}:
         raise SystemExit(__doc__)
     tallies: dict[str, Tally] = defaultdict(Tally)
     listed: list[str] = []

@@ -146,6 +146,58 @@ def test_assertions_are_a_gate(cli: Any, config: Any, given: str, code: int, *, 
     assert [one["holds"] for one in ran.document["result"]["asserts"]] == [holds]
 
 
+def test_assertions_before_an_answer_and_commas(cli: Any, config: Any) -> None:
+    ran = cli("check", config(), "--assert", "total_bytes < 75 GiB", "--json")
+    assert ran.code == 1
+    assert [one["holds"] for one in ran.document["result"]["asserts"]] == [None]
+    assert cli("check", config(), "--gpu", "a100", "--assert", "total_bytes < 1,5 GiB").code == 2
+    ran = cli("check", config(), "--gpu", "a100", "--no-advice", "--quiet", "--assert", "total_bytes < 1 GiB")
+    assert ran.code == 1
+    assert "FAILS" in ran.out
+
+
+def test_what_the_user_says_stands_above_the_file(cli: Any, config: Any) -> None:
+    ran = cli("check", config(), "--gpu", "a100", "--no-advice", "--set", "micro-batch=1", "--json")
+    assert row(ran.document, "micro_batch")["said"] == "given with the question"
+    assert ran.document["inputs"]["micro_batch"] == 1
+    assert cli("check", config(), "--gpu", "a100", "--set", "gpu=h100").code == 2
+
+
+def test_a_script_that_starts_two_programs_is_uncertain(cli: Any, config: Any) -> None:
+    line = "python run_clm.py --model_name_or_path gpt2 --bf16 --block_size 512 --output_dir out\n"
+    ran = cli("check", config("#!/bin/sh\n" + line + line, "two.sh"), "--gpu", "h100", "--no-advice", "--json")
+    assert (ran.code, ran.document["result"]["verdict"]) == (1, "uncertain")
+    assert any("more than one program" in reason for reason in ran.document["result"]["reasons"])
+
+
+def test_a_failure_in_the_log_is_truer_than_the_forecast(cli: Any, config: Any, tmp_path: Path) -> None:
+    log = tmp_path / "oom.txt"
+    log.write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.25 GiB of "
+        "which 512.00 MiB is free. Including non-PyTorch memory, this process has 78.70 GiB memory in use. Of the allocated "
+        "memory 77.00 GiB is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated.\n"
+    )
+    ran = cli("check", config(), "--gpu", "a100", "--oom", str(log), "--json")
+    result = ran.document["result"]
+    assert (ran.code, result["verdict"], result["memory_verdict"]) == (1, "does_not_fit", "fits")
+    assert result["suggestions"]
+    assert all(one["saved_bytes"] > 0 for one in result["suggestions"])
+    assert "RAN OUT" in cli("check", config(), "--gpu", "a100", "--oom", str(log), "--quiet").out
+
+
+def test_a_model_outside_the_folders_is_not_opened(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "config.json").write_text('{"model_type": "llama"}')
+    inside = tmp_path / "in"
+    inside.mkdir()
+    (inside / "run.yaml").write_text(AXOLOTL.replace("meta-llama/Llama-3.1-8B", str(secret)))
+    monkeypatch.chdir(inside)
+    ran = cli("check", "run.yaml", "--gpu", "a100")
+    assert (ran.code, "outside the folders" in ran.err) == (2, True)
+    assert cli("check", "run.yaml", "--gpu", "a100", "--root", str(secret), "--no-advice").code in (0, 1)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -224,7 +224,8 @@ def test_what_is_not_modelled_and_what_is_not_known() -> None:
     assert [one.key for one in made.unknown] == ["warp_drive"]
     assert values(made)["compile"] is True
     pairs = read(FULL.replace("sample_packing: true\n", "") + "rl: dpo\n")
-    assert [one.effect for one in pairs.unmodelled] == ["more", "more"]
+    assert [one.effect for one in pairs.unmodelled] == ["more"]
+    assert (values(pairs)["micro_batch"], values(read(FULL))["micro_batch"]) == (4, 2)
     assert doubts(read(FULL + "rl: grpo\ntrl:\n  num_generations: 8\n  beta: 0.1\n")) == {
         "rl": "both",
         "trl.num_generations": "both",
@@ -420,3 +421,43 @@ def test_what_the_file_cannot_say() -> None:
         ("attention", "te"),
     ):
         assert made.spell(name, value) is None
+
+
+def test_pairs_are_two_sequences_and_written_as_half() -> None:
+    text = FULL.replace("sample_packing: true\n", "")
+    for kind, micro in (("dpo", 4), ("orpo", 4), ("simpo", 4), ("kto", 2)):
+        assert values(read(text + f"rl: {kind}\n"))["micro_batch"] == micro
+    assert values(read(text + "reward_model: true\n"))["micro_batch"] == 4
+    made = round_trip([("run.yml", text + "rl: orpo\n")], {"micro_batch": "2", "grad_accum": "8"}, model="llama-3-8b")
+    assert "micro_batch_size: 1" in made.texts["run.yml"]
+    assert read(text + "rl: orpo\n").spell("micro_batch", "1") is None
+
+
+@pytest.mark.parametrize(("gpu", "emulated"), [("t4", True), ("v100", True), ("h100", False), ("mi300x", False)])
+def test_bf16_auto_is_emulated_where_a_gpu_has_none(gpu: str, emulated: bool) -> None:
+    for text in (FULL, FULL.replace("bf16: auto\n", "")):
+        made = read_texts([("run.yml", text)], given={"gpu": gpu})
+        assert values(made)["precision"] == "bf16-true"
+        assert ("bf16" in doubts(made)) is emulated
+        assert "fp16" not in made.settings["precision"].origin.why
+    assert "bf16" not in doubts(read_texts([("run.yml", FULL.replace("bf16: auto", "fp16: true"))], given={"gpu": gpu}))
+
+
+@pytest.mark.parametrize(("words", "asks"), [("--nproc-per-node gpu", True), ("--nproc-per-node 4", False), ("--nnodes 2", True)])
+def test_several_gpus_that_nobody_counts_are_asked_for(
+    words: str, asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yml").write_text(FULL)
+    made = read_texts([(COMMAND, f"axolotl train run.yml --launcher torchrun -- {words}")])
+    assert ("gpus" in made.needs) is asks
+
+
+def test_a_deepspeed_file_that_is_named_and_given_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    zero = json.loads(ZERO) | {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+    (tmp_path / "zero.json").write_text(json.dumps(zero))
+    text = FULL + "deepspeed: zero.json\n"
+    made = read_texts([("run.yml", text), (str(tmp_path / "zero.json"), json.dumps(zero))])
+    assert values(made)["gpus"] == 8
+    assert not made.unknown

@@ -164,3 +164,20 @@ def test_what_is_written_reads_back(options: dict[str, str | bool]) -> None:
 def test_what_it_cannot_say() -> None:
     assert read(AUTO).spell("seq_len", "1024") is None
     assert read(AUTO).spell("micro_batch", "1") is None
+
+
+def test_three_numbers_of_the_batch_say_how_many_gpus() -> None:
+    made = read(own() | {"train_batch_size": 64, "gradient_accumulation_steps": 4})
+    assert settings_of(made)["gpus"] == 8
+    assert (made.settings["gpus"].origin.key, made.settings["gpus"].origin.line > 0) == ("train_batch_size", True)
+    assert "gpus" not in read(own() | {"train_batch_size": 64}).settings
+    with pytest.raises(ConfigError, match="is no multiple of"):
+        read(own() | {"train_batch_size": 63, "gradient_accumulation_steps": 4})
+
+
+def test_limits_of_zero_elements_say_what_they_mean() -> None:
+    made = read(own(stage3_max_live_parameters=0, sub_group_size=0))
+    for name, words in (("live_parameters", "those in use"), ("sub_group", "each parameter is a group")):
+        assert made.settings[name].value == 1
+        assert words in made.settings[name].origin.why
+    assert not read(own(stage3_max_live_parameters=5)).settings["live_parameters"].origin.why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import tomllib
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from foretell.errors import ConfigError
 from foretell.readers import edited, edits, parse_document
 from foretell.readers._files import Files, read_text
-from foretell.readers._reading import Change
+from foretell.readers._reading import Builder, Change, Sources
 
 YAML = "a: 1\nb:\n  c: 2e-5 # x\n  d: [1, 2]\nlist:\n  - path: x\n    n: null\nempty:\nyes: no\n"
 
@@ -89,6 +90,48 @@ def test_a_bomb_of_aliases_stays_small() -> None:
     made = parse_document("\n".join(lines), "x.yaml")
     assert sum(1 for _ in made.untouched()) < 100
     assert time.perf_counter() - start < 1.0
+
+
+def quickly(action: Any, seconds: float = 1.0) -> None:
+    """Do something that may fail with our own error, and must not take long."""
+    start = time.perf_counter()
+    with contextlib.suppress(ConfigError):
+        action()
+    assert time.perf_counter() - start < seconds
+
+
+def test_bombs_stay_small_wherever_they_are_looked_at() -> None:
+    levels = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    levels += "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
+    made = parse_document(levels + "model: *a8\n", "x.yaml")
+    found = made.get("model")
+    assert found is not None
+    quickly(found.text)
+    quickly(lambda: found.value)
+    quickly(lambda: found.said)
+    keys = "m: &m {" + ", ".join(f"k{i}: 1" for i in range(2000)) + "}\nlist:\n" + "  - {<<: *m}\n" * 2000
+    quickly(lambda: parse_document(keys, "x.yaml"))
+    quickly(lambda: parse_document('a = """\n[' + " " * 20_000 + '\n"""\n', "x.toml"))
+
+
+def test_edits_of_long_files_are_found_quickly() -> None:
+    lines = ["#"] * 20_000
+    before = "\n".join([*lines, "a: 1", *lines])
+    quickly(lambda: edits("x.yaml", before, before.replace("a: 1", "a: 2\nb: 3")))
+    (one,) = edits("x.yaml", before, before.replace("a: 1", "a: 2\nb: 3"))
+    assert (one.line, one.old, one.new) == (20_001, ("a: 1",), ("a: 2", "b: 3"))
+
+
+def test_json_that_yaml_would_not_take() -> None:
+    made = parse_document('{"a": "\\ud83d\\ude00", "b": 2}', "x.json")
+    assert made.root.plain() == {"a": "\U0001f600  ", "b": 2}
+
+
+def test_toml_inside_of_strings_is_text() -> None:
+    made = parse_document("a = '''\nseq_len = 9\n'''\n[training]\nseq_len = 8\n", "x.toml")
+    found = made.get("training.seq_len")
+    assert found is not None
+    assert (found.whole(), found.where) == (8, "x.toml:5")
 
 
 def test_a_megabyte_takes_less_than_a_second() -> None:
@@ -195,3 +238,28 @@ def test_files_are_bounded_and_stay_inside_their_roots(tmp_path: Path, monkeypat
     for ref in ("", "a\0b", "x" * 5000):
         with pytest.raises(ConfigError):
             files.find(ref, "", "w")
+
+
+def test_an_unknown_key_is_named_with_the_known_one_that_was_probably_meant() -> None:
+    document = parse_document("log: {every_stp: 1, other: 2}\nwarp: 3\nepohcs: 4\nepochs: 5\n", "run.yaml")
+    b = Builder("mine", Sources(document, Files(())))
+    epochs = document.get("epochs")
+    assert epochs is not None
+    b.set("steps", 5, epochs)
+    b.rest(document, frozenset(("log.every_step", "every_stp", "warp_drive_of_the_ship")))
+    nowhere = "is in no table of mine"
+    assert {row.key: row.why for row in b.unknown} == {
+        "log.every_stp": f"{nowhere}: did you mean log.every_step?",
+        "log.other": f"{nowhere}: what it does is not known",
+        "warp": f"{nowhere}: what it does is not known",
+        "epohcs": f"{nowhere}: did you mean epochs?",
+    }
+
+
+def test_many_unknown_keys_are_listed_in_no_time() -> None:
+    text = "".join(f"key_{i}: 1\n" for i in range(5000))
+    b = Builder("mine", Sources(document := parse_document(text, "run.yaml"), Files(())))
+    start = time.perf_counter()
+    b.rest(document, frozenset(f"name_{i}" for i in range(1000)), known=[f"kez_{i}" for i in range(1000)])
+    assert time.perf_counter() - start < 2.0
+    assert len(b.unknown) == 5000

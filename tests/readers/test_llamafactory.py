@@ -126,8 +126,8 @@ def test_stages() -> None:
     assert values(read(LORA.replace("stage: sft", "stage: pt")))["packing"] is True
     assert values(read(LORA + "neat_packing: true\n"))["packing"] is True
     pairs = read(LORA.replace("stage: sft", "stage: dpo"))
-    assert [one.effect for one in pairs.unmodelled] == ["more", "more"]
-    assert len(read(LORA.replace("stage: sft", "stage: dpo") + "pref_loss: simpo\n").unmodelled) == 1
+    assert [one.effect for one in pairs.unmodelled] == ["more"]
+    assert not read(LORA.replace("stage: sft", "stage: dpo") + "pref_loss: simpo\n").unmodelled
     assert doubts(read(LORA.replace("stage: sft", "stage: ppo") + "reward_model: x\n")) == {
         "stage": "both",
         "reward_model": "more",
@@ -342,3 +342,68 @@ def test_what_the_file_cannot_say() -> None:
 def test_no_key_is_in_two_tables() -> None:
     for tables in (LLAMAFACTORY, MEGATRON, V1):
         assert not tables.neutral & tables.unmodelled.keys()
+
+
+@pytest.mark.parametrize(
+    ("more", "micro", "effects"),
+    [
+        ("stage: dpo", 4, ["more"]),  # the reference model
+        ("stage: dpo\npref_loss: orpo", 4, []),
+        ("stage: dpo\npref_loss: simpo", 4, []),
+        ("stage: rm", 4, ["less"]),
+        ("stage: kto", 2, ["speed", "more"]),  # one answer a sample, and a second pass without gradients
+    ],
+)
+def test_pairs_are_two_sequences(more: str, micro: int, effects: list[str]) -> None:
+    made = read(LORA.replace("stage: sft", more))
+    assert values(made)["micro_batch"] == micro
+    assert [one.effect for one in made.unmodelled] == effects
+    assert ("pairs" in made.settings["micro_batch"].origin.why) is (micro == 4)
+
+
+def test_pairs_are_written_as_half() -> None:
+    text = LORA.replace("stage: sft", "stage: dpo")
+    made = round_trip([("run.yaml", text)], {"micro_batch": "2", "grad_accum": "8"}, model="llama-3-8b")
+    assert "per_device_train_batch_size: 1" in made.texts["run.yaml"]
+    assert read(text).spell("micro_batch", "1") is None
+
+
+def test_pairs_of_the_second_engine() -> None:
+    made = read(V1_FULL + "pref_loss: orpo\n")
+    assert values(made)["micro_batch"] == 4
+    assert [(one.document.path, one.key, one.value) for one in made.spell("micro_batch", "2")] == [
+        ("run.yaml", "micro_batch_size", 1)
+    ]
+    assert made.spell("micro_batch", "3") is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus"),
+    [
+        ("FORCE_TORCHRUN=1 NNODES=2", None),
+        ("FORCE_TORCHRUN=1", None),
+        ("FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=4", 8),
+        ("FORCE_TORCHRUN=1 NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        ("CUDA_VISIBLE_DEVICES=0,1", 2),
+    ],
+)
+@pytest.mark.parametrize("text", [FULL, V1_FULL])
+def test_several_gpus_that_nobody_counts_are_asked_for(
+    environment: str, gpus: int | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(text)
+    made = read_texts([(COMMAND, f"{environment} llamafactory-cli train run.yaml")])
+    assert values(made).get("gpus") == gpus
+    assert ("gpus" in made.needs) is (gpus is None)
+
+
+def test_the_batch_of_deepspeed_is_in_pairs_too() -> None:
+    zero = {"zero_optimization": {"stage": 2}, "train_batch_size": 64, "gradient_accumulation_steps": 4}
+    zero |= {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": "auto"}}
+    text = FULL.replace("stage: sft", "stage: dpo") + "deepspeed: ds.json\n"
+    made = read_texts([("run.yaml", text), ("ds.json", json.dumps(zero))])
+    assert {name: values(made)[name] for name in ("gpus", "micro_batch", "global_batch")} == {
+        "gpus": 8, "micro_batch": 4, "global_batch": 128,
+    }  # fmt: skip
+    assert asked(made, model="llama-3-8b").par.dp == 8

@@ -318,3 +318,17 @@ def test_options_written_back_for_a_model_of_the_hub() -> None:
     for options in every:
         round_trip([("run.yaml", TUNE)], options, "llm_foundry", gpus="4")
     assert read(TUNE).spell("optimizer", "adamw8bit") is None
+
+
+def test_a_model_without_a_loader_is_not_taken_for_olmo() -> None:
+    start, end = PRETRAIN.index("train_loader:"), PRETRAIN.index("optimizer:")
+    made = read_texts([("run.yaml", PRETRAIN[:start] + PRETRAIN[end:] + "data: x\n")])
+    assert made.family == "llm_foundry"
+    assert made.settings["seq_len"].value == 1024
+
+
+def test_composer_takes_every_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(PRETRAIN)
+    assert "composer" in read_texts([(COMMAND, "composer train/train.py run.yaml")]).needs["gpus"]
+    assert "gpus" not in read_texts([(COMMAND, "composer -n 8 train/train.py run.yaml")]).needs

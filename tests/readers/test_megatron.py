@@ -334,6 +334,32 @@ def test_vocabularies() -> None:
     assert any("131,072 are taken" in row.why for row in reading.unmodelled)
 
 
+def test_vocabulary_that_the_tokenizer_does_not_have() -> None:
+    """``--vocab-size`` counts where the tokenizer takes it, or where no tokenizer is known; else the note names both."""
+    words = (
+        "torchrun --nproc_per_node 1 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "
+    )
+    words += "--max-position-embeddings 128 --micro-batch-size 1 --vocab-size 128256"
+    own = read(words, COMMAND)
+    assert own.model["vocab_size"] == 50304
+    assert [row.key for row in own.neutral if "vocab" in row.key] == ["vocab_size"]
+    assert any("128,256" in note and "50,257" in note for note in own.notes)
+    null = read(f"{words} --tokenizer-type NullTokenizer", COMMAND)
+    other = read(words.replace("pretrain_gpt.py", "my_train.py"), COMMAND)
+    for reading in (null, other):
+        assert reading.model["vocab_size"] == 128256
+        assert not any("ignored" in note for note in reading.notes)
+
+
+def test_offload_is_written_where_megatron_takes_it() -> None:
+    """It needs the distributed optimizer, which then has to stay."""
+    given = {"optimizer_cpu_offload": None, "use_precision_aware_optimizer": None}
+    assert more(**given, use_distributed_optimizer="true").spell("offload", "optimizer")
+    assert more(**given, use_distributed_optimizer=None).spell("offload", "optimizer") is None
+    precise = more(use_distributed_optimizer="true", use_precision_aware_optimizer="true")
+    assert precise.spell("zero", "0") is None
+
+
 def test_query_groups_need_their_flag() -> None:
     """``--num-query-groups`` alone does nothing."""
     reading = more(num_query_groups=2, position_embedding_type="rope")

@@ -11,6 +11,7 @@ from check_support import asked, rewritten, round_trip
 from foretell.arch import load_model
 from foretell.errors import ConfigError
 from foretell.readers._document import parse_document
+from foretell.readers.bridge._classes import CLASSES
 from foretell.readers.bridge.reader import FAMILY
 from foretell.readers.read import COMMAND, read_texts
 
@@ -258,6 +259,8 @@ def test_recipe_without_a_model() -> None:
     )
     assert "model" in reading.needs
     assert "micro_batch" not in reading.needs
+    found = values(reading)
+    assert (found["precision"], found["zero"], found["dropout"], reading.unknown) == ("bf16", 1, 0.0, ())
     towers = read(BRIDGE.replace("gpt_provider.GPTModelProvider", "qwen_vl.Qwen3VLModelProvider"))
     assert "Qwen3VLModelProvider" in towers.needs["model"]
 
@@ -272,6 +275,90 @@ def test_nemo_2_names_models_by_class() -> None:
     short = read(NEMO_2.replace("Llama3Config8B", "Llama3Config8B\n    num_layers: 2"))
     assert load_model(short.model).architecture.layers == 2
     assert reading.unknown == ()
+
+
+PROVIDER = """\
+model:
+  _target_: megatron.bridge.models.llama.llama_provider.Llama31ModelProvider70B
+  seq_length: 4096
+  tensor_model_parallel_size: 4
+train: {micro_batch_size: 1, global_batch_size: 8}
+ddp: {use_distributed_optimizer: true}
+mixed_precision: bf16_mixed
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Llama31ModelProvider70B", "llama-3.1-70b"),
+        ("Llama2ModelProvider7B", "llama-2-7b"),
+        ("Qwen25ModelProvider7B", "qwen2.5-7b"),
+        ("Qwen3MoEModelProvider30B_A3B", "qwen3-30b-a3b"),
+        ("DeepSeekV3ModelProvider", "deepseek-v3"),
+        ("DeepSeekV2LiteProvider", "deepseek-v2-lite"),
+        ("Gemma2ModelProvider9B", "gemma-2-9b"),
+        ("GPTOSSProvider20B", "gpt-oss-20b"),
+        ("MistralModelProvider", "mistral-7b-v0.3"),
+        ("NemotronNano9Bv2Provider", "nemotron-nano-9b-v2"),
+    ],
+)
+def test_bridge_names_models_by_class(name: str, model: str) -> None:
+    """Providers of named models have the model's shape, and no dropout."""
+    reading = read(PROVIDER.replace("Llama31ModelProvider70B", name))
+    assert (reading.model, values(reading)["dropout"]) == (model, 0.0)
+    assert (reading.needs, reading.unknown, reading.doubts) == ({}, (), ())
+    assert reading.model_origin.line == 2
+
+
+def test_every_class_has_a_model() -> None:
+    """All names of the table are the catalog's."""
+    for name, model in CLASSES.items():
+        reading = read(PROVIDER.replace("Llama31ModelProvider70B", name.replace("config", "provider")))
+        assert reading.needs == {}, name
+        assert load_model(reading.model).parameters > 0, model
+
+
+def test_sizes_beside_a_class() -> None:
+    """Sizes stand above those of the class; what only the class can say is named; text models of larger ones are taken alone."""
+    other = read(
+        PROVIDER.replace("  seq_length", "  num_layers: 4\n  hidden_size: 1024\n  normalization: LayerNorm\n  seq_length")
+    )
+    assert load_model(other.model).architecture.layers == 4
+    assert other.model["hidden_size"] == 1024
+    assert [row.key for row in other.doubts] == ["model.normalization"]
+    text = read(PROVIDER.replace("Llama31ModelProvider70B", "Gemma3ModelProvider4B"))
+    assert text.model["model_type"] == "gemma3_text"
+    ahead = read(PROVIDER.replace("  seq_length", "  mtp_num_layers: 1\n  seq_length"))
+    assert "left out" in ahead.unmodelled[0].why
+    deep = read(PROVIDER.replace("Llama31ModelProvider70B", "DeepSeekV3ModelProvider\n  mtp_num_layers: 1"))
+    assert values(deep)["mtp_layers"] == 1
+    mamba = read(PROVIDER.replace("Llama31ModelProvider70B", "NemotronNano9Bv2Provider\n  num_layers: 4"))
+    assert [row.key for row in mamba.doubts] == ["model.num_layers"]
+
+
+def test_class_that_is_not_known() -> None:
+    """It is named, and the user says the model; then nothing of other models is told."""
+    text = PROVIDER.replace("Llama31ModelProvider70B", "MyProvider")
+    assert read(text).needs["model"].startswith("run.yaml:2: MyProvider ")
+    given = read(text, given={"model": "llama-3.1-70b"})
+    assert values(given)["dropout"] == 0.0
+    assert not any("token table" in note for note in given.notes)
+
+
+def test_dropout_and_vocabulary_that_nothing_says() -> None:
+    """Megatron-Core's own configurations drop 0.1; recipes and providers of models do not.  A vocabulary is not guessed."""
+    bare = BRIDGE.replace("  hidden_dropout: 0.0\n  attention_dropout: 0.0\n", "")
+    assert values(read(bare))["dropout"] == 0.1
+    assert values(read(bare.replace("gpt_provider.GPTModelProvider", "x.MyProvider")))["dropout"] == 0.0
+    half = values(
+        read(bare.replace("x: 1", "").replace("gpt_provider.GPT", "x.My").replace("  seq_", "  hidden_dropout: 0.0\n  seq_", 1))
+    )
+    assert half["dropout"] == 0.0
+    assert values(read(NEMO_1.replace("  hidden_dropout: 0.0\n  attention_dropout: 0.0\n", "")))["dropout"] == 0.1
+    unsaid = read(BRIDGE.replace("  vocab_size: 128256\n", ""))
+    assert unsaid.model is None
+    assert "write model.vocab_size" in unsaid.needs["model"]
 
 
 def test_tests_of_nemo() -> None:

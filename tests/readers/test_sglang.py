@@ -10,6 +10,7 @@ from foretell.cli._check_request import Given, options_of
 from foretell.errors import ConfigError
 from foretell.readers.read import COMMAND, read_texts
 from foretell.readers.rewrite import rewrite
+from foretell.recipe.engine_versions import CHECKED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +91,18 @@ def test_every_flag_is_accounted_for() -> None:
         "json_model_override_args.max_position_embeddings": "both", "SGLANG_ENABLE_JIT_DEEPGEMM": "speed",
     }  # fmt: skip
     assert [row.key for row in found.unknown] == ["own_flag"]
+
+
+def test_the_version_is_the_newest_known_and_a_flag_that_is_spelt_wrong_is_named_with_the_one_that_was_meant() -> None:
+    found = reading(f"{LAUNCH} --mem-fraction-statik 0.8")
+    assert found.version == CHECKED["sglang"]
+    assert (
+        reading("docker run lmsysorg/sglang:v0.4.7 python -m sglang.launch_server --model-path Qwen/Qwen3-8B").version == "0.4.7"
+    )
+    (row,) = found.unknown
+    assert (
+        row.why == "is in no table of SGLang, which does not start with what it does not have: did you mean mem_fraction_static?"
+    )
 
 
 def test_a_file_stands_below_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

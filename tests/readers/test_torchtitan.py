@@ -240,3 +240,27 @@ def test_edits_read_back(options: dict[str, str | bool]) -> None:
     text = TOML.replace('"selective"\nselective_ac_option = "op"', '"none"' if options != {"recompute": "none"} else '"full"')
     text = text.replace('components = ["model", "loss"]\n', "")
     round_trip([("run.toml", text)], options, "torchtitan", gpus="8")
+
+
+@pytest.mark.parametrize("option", ["op", "1", "2"])
+def test_smaller_micro_batches_read_back(option: str) -> None:
+    """The passes are those of a global batch, whatever is recomputed; files of before have none."""
+    text = TOML.replace("shard_degree = -1", "shard_degree = 8").replace('"op"', f'"{option}"')
+    made = round_trip([("run.toml", text)], {"micro_batch": "1", "grad_accum": "2"}, "torchtitan")
+    assert values(made.reading)["global_batch"] == 16
+    whole = text.replace("steps = 1000", "global_batch_size = 64")
+    round_trip([("run.toml", whole)], {"micro_batch": "1", "grad_accum": "8"}, "torchtitan")
+    assert reading(text.replace("local_batch_size", "batch_size")).spell("grad_accum", "2") is None
+    assert reading(TOML).spell("grad_accum", "2") is None
+    given = read_texts([("run.toml", TOML)], family="torchtitan", given={"gpus": "16"}).spell("grad_accum", "2")
+    assert given is not None
+    assert given[0].value == 32
+    tokens = text.replace("local_batch_size = 2", "num_tokens_per_microbatch_per_dp_rank = 16384")
+    assert reading(tokens).spell("micro_batch", "1") is None
+
+
+def test_age_is_said_once() -> None:
+    """What dates a file is a note, not part of every default."""
+    made = reading(TOML.replace("[quantize.linear.float8]", "[float8]"))
+    assert [note for note in made.notes if "8a2686c4a" in note] == list(made.notes)
+    assert not any("8a2686c4a" in str(setting.origin) for setting in made.settings.values())

@@ -11,6 +11,7 @@ import pytest
 from check_support import asked, round_trip
 from foretell.errors import ConfigError
 from foretell.readers.read import COMMAND, read_texts
+from foretell.readers.read import read as read_files
 from hf_support import accounted, settings_of
 
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -202,7 +203,7 @@ def test_liger_tf32_and_flags_of_flash_attention() -> None:
     made = read(changed(use_liger_kernel=True, tf32=True, attn_implementation=None, use_flash_attn=True))
     assert (settings_of(made)["loss"], settings_of(made)["attention"]) == ("fused", "flash")
     assert not made.doubts
-    assert [d.effect for d in read(changed(bf16=None, dtype="float32", tf32=True)).doubts] == ["speed"]
+    assert not read(changed(bf16=None, dtype="float32", tf32=True)).doubts
 
 
 def test_lengths() -> None:
@@ -319,3 +320,96 @@ def test_a_deepspeed_file_behind_a_flag(tmp_path: Path, monkeypatch: pytest.Monk
     assert not made.doubts
     alone = command("python run_clm.py args.json")
     assert (alone.model, settings_of(alone)["seq_len"]) == (MODEL, 256)
+
+
+FP32 = changed(bf16=None, dtype="float32", attn_implementation="sdpa")
+BATCH = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "wanted"),
+    [
+        (FP32, "h100", ["speed"]),  # PyTorch's products are not TF32 by default
+        (FP32 + "tf32: false\n", "h100", ["speed"]),
+        (FP32 + "tf32: true\n", "h100", []),
+        (FP32 + "torch_compile: true\n", "h100", []),
+        (FP32, "t4", []),  # which has no TF32
+        (RUN, "h100", []),
+    ],
+)
+def test_full_fp32_is_not_tf32(text: str, gpu: str, wanted: list[str]) -> None:
+    assert [one.effect for one in read_texts([("run.yaml", text)], family="trainer", given={"gpu": gpu}).doubts] == wanted
+
+
+def test_a_checkpoint_that_is_known_to_be_fp32_is_said_to_be() -> None:
+    made = read(changed(bf16=None, model_name_or_path="gpt2", attn_implementation="sdpa"))
+    assert made.settings["precision"].value == "fp32"
+    assert "as the checkpoint has them" in made.settings["precision"].origin.why
+    assert "weights" not in made.settings
+    assert [one.effect for one in made.doubts] == ["speed"]
+    named = read_texts([("run.yaml", changed(model_name_or_path="nobody/knows"))], family="trainer", given={"model": "gpt2"})
+    assert named.settings["precision"].value == "bf16"  # autocast over fp32 weights
+
+
+def test_the_batch_of_deepspeed_says_how_many_gpus() -> None:
+    zero = json.loads(DS) | BATCH
+    made = read(more(deepspeed="ds.json"), ("ds.json", json.dumps(zero)))
+    assert settings_of(made)["gpus"] == 8
+    assert "8 GPUs" in made.settings["gpus"].origin.why
+    assert asked(made, model="llama-3.1-8b").par.dp == 8
+    with pytest.raises(ConfigError, match="is no multiple of micro-batch 2 x accumulation 4"):
+        read(more(deepspeed="ds.json"), ("ds.json", json.dumps(zero | {"train_batch_size": 60})))
+    said = command(
+        "torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+        " --deepspeed ds.json",
+        ("ds.json", json.dumps(zero)),
+    )
+    assert settings_of(said)["gpus"] == 4  # the launch line's
+
+
+@pytest.mark.parametrize(
+    ("line", "asks"),
+    [
+        ("torchrun --nproc_per_node gpu train.py", True),
+        ("torchrun --nnodes 2 train.py", True),
+        ("torchrun --nproc_per_node 4 train.py", False),
+        ("deepspeed train.py", True),
+        ("deepspeed --num_gpus 2 train.py", False),
+        ("accelerate launch --multi_gpu train.py", False),
+        ("accelerate launch --num_machines 2 train.py", True),
+        ("python train.py", False),
+    ],
+)
+def test_several_gpus_that_nobody_counts_are_asked_for(line: str, asks: bool) -> None:
+    made = read_texts([(COMMAND, f"{line} --per_device_train_batch_size 2 --max_length 64 --model_name_or_path gpt2")])
+    assert ("gpus" in made.needs) is asks
+
+
+def test_all_gpus_of_an_accelerate_file_are_asked_for() -> None:
+    beside = ("acc.yaml", "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n")
+    assert "num_processes" in read(RUN, beside).needs["gpus"]
+    assert "gpus" not in read(RUN, (beside[0], beside[1] + "num_processes: 2\n")).needs
+
+
+def test_a_file_that_is_named_and_given_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "fsdp.yaml").write_text("distributed_type: FSDP\nnum_processes: 4\nfsdp_config: {fsdp_version: 2}\n")
+    line = "accelerate launch --config_file conf/fsdp.yaml train.py --per_device_train_batch_size 2 --max_length 64"
+    (tmp_path / "run.sh").write_text(f"{line} --model_name_or_path gpt2\n")
+    for given in ("conf/fsdp.yaml", str(tmp_path / "conf" / "fsdp.yaml"), "./conf/../conf/fsdp.yaml"):
+        made = read_files(["run.sh", given])
+        assert settings_of(made)["gpus"] == 4
+        assert not made.unknown
+        assert len([one for one in made.documents if one.path.endswith("fsdp.yaml")]) == 1
+
+
+def test_files_that_nobody_reads_are_named_or_refused() -> None:
+    made = read(RUN, ("a.json", DS), ("b.json", DS))
+    left = [one for one in made.unmodelled if one.key == "b.json"]
+    assert [(one.effect, one.origin.path) for one in left] == [("both", "b.json")]
+    assert not made.unknown
+    axolotl = "base_model: a/b\ndatasets: []\nmicro_batch_size: 1\nsequence_len: 64\n"
+    with pytest.raises(ConfigError, match=r"describes a second run .*give one") as caught:
+        read(RUN, ("other.yaml", axolotl))
+    assert caught.value.where in ("run.yaml", "other.yaml")

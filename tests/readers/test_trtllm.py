@@ -10,6 +10,7 @@ from foretell.cli._check_request import Given, options_of
 from foretell.errors import ConfigError
 from foretell.readers.read import COMMAND, read_texts
 from foretell.readers.rewrite import rewrite
+from foretell.recipe.engine_versions import CHECKED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +69,17 @@ def test_a_file_stands_above_the_command(tmp_path: Path, monkeypatch: pytest.Mon
     assert [row.key for row in found.unknown] == ["own_key"]
     with pytest.raises(ConfigError, match="is not here"):
         reading(f"{SERVE} --config none.yaml")
+
+
+def test_the_version_is_the_newest_known_and_a_key_that_is_spelt_wrong_is_named_with_the_one_that_was_meant() -> None:
+    text = "kv_cache_config:\n  enable_block_reuze: true\n  dtype: fp8\nmax_num_tokenz: 4096\n"
+    found = read_texts([("extra.yaml", text)], family="trtllm")
+    assert found.version == CHECKED["tensorrt-llm"]
+    meant = {row.key: row.why.partition(": ")[2] for row in found.unknown}
+    assert meant == {
+        "kv_cache_config.enable_block_reuze": "did you mean kv_cache_config.enable_block_reuse?",
+        "max_num_tokenz": "did you mean max_num_tokens?",
+    }
 
 
 def test_a_null_turns_graphs_off() -> None:

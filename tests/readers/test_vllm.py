@@ -10,6 +10,7 @@ from foretell.cli._check_request import Given, options_of
 from foretell.errors import ConfigError
 from foretell.readers.read import COMMAND, read_texts
 from foretell.readers.rewrite import rewrite
+from foretell.recipe.engine_versions import CHECKED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +51,71 @@ def test_a_command_is_found_by_its_program_and_its_flags_become_options() -> Non
     [("32k", 32000), ("32K", 32768), ("1M", 2**20), ("25.6k", 25600), ("4096", 4096), ("auto", "auto"), ("-1", "auto")],
 )
 def test_lengths_are_read_as_vllm_reads_them(flag: str, tokens: int | str) -> None:
-    assert reading(f"{SERVE} --max-model-len={flag}").settings["max_model_len"].value == tokens
+    line = f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {SERVE} --max-model-len={flag}"
+    assert reading(line).settings["max_model_len"].value == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", 32768), ("Qwen/Qwen2.5-7B", 131072), ("Qwen/Qwen2.5-Coder-32B-Instruct", 32768),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", 32768), ("Qwen/Qwen2-7B-Instruct", 32768), ("Qwen/Qwen2-7B", 131072),
+    ],
+)  # fmt: skip
+def test_an_instruct_model_has_the_context_of_its_own_file(model: str, tokens: int) -> None:
+    assert reading(f"vllm serve {model}").settings["max_model_len"].value == tokens
+
+
+LLAMA_2 = "vllm serve meta-llama/Llama-2-7b-hf --max-model-len"
+
+
+def test_a_sequence_longer_than_the_models_positions_does_not_start() -> None:
+    assert reading(f"{LLAMA_2} 4096").settings["max_model_len"].value == 4096
+    with pytest.raises(ConfigError, match="4096 positions of meta-llama/Llama-2-7b-hf: vLLM does not start") as error:
+        reading(f"{LLAMA_2} 16384")
+    assert error.value.where == f"{COMMAND}:1"
+    assert "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in str(error.value.hint)
+    with pytest.raises(ConfigError, match="positions"):
+        reading(f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=0 {LLAMA_2} 16384")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", ""), ("", "--trust-remote-code"),
+        ("", """--hf-overrides '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'"""), ("", "--hf-overrides.x 1"),
+        ("", """--rope-scaling '{"rope_type": "linear", "factor": 4.0}'"""),
+    ],
+)  # fmt: skip
+def test_a_longer_sequence_is_taken_where_the_user_says_that_the_model_can(before: str, after: str) -> None:
+    assert reading(f"{before} {LLAMA_2} 16384 {after}").settings["max_model_len"].value == 16384
+    image = f"docker run {'-e ' if before else ''}{before} vllm/vllm-openai"
+    inside = f"{image} --model meta-llama/Llama-2-7b-hf --max-model-len 16384 {after}"
+    assert reading(inside).settings["max_model_len"].value == 16384
+
+
+def test_scaling_in_the_models_own_file_counts() -> None:
+    known = "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 --max-model-len"
+    assert reading(f"{known} 163840").settings["max_model_len"].value == 163840
+    with pytest.raises(ConfigError, match="163840 positions"):
+        reading(f"{known} 200000")
+
+
+def test_the_version_is_that_of_the_image_or_the_newest_known() -> None:
+    assert reading(SERVE).version == CHECKED["vllm"]
+    found = reading("docker run vllm/vllm-openai:v0.8.5 --model meta-llama/Llama-3.1-8B-Instruct")
+    assert found.version == "0.8.5"
+    assert "default of vLLM 0.8.5" in str(found.settings["max_model_len"].origin)
+
+
+def test_a_flag_that_is_spelt_wrong_is_named_with_the_one_that_was_meant() -> None:
+    found = reading(f"{SERVE} --tensor-paralel-size 2 --warp-drive 9")
+    reasons = {row.key: row.why for row in found.unknown}
+    nowhere = "is in no table of vLLM, which does not start with what it does not have"
+    assert reasons == {
+        "tensor_paralel_size": f"{nowhere}: did you mean tensor_parallel_size?",
+        "warp_drive": f"{nowhere}: what it does is not known",
+    }
 
 
 def test_what_no_flag_says_is_the_default_of_vllm() -> None:

@@ -11,6 +11,7 @@ from foretell.errors import ConfigError
 from foretell.readers.engines.vllm_recipes import amount
 from foretell.readers.read import read_texts
 from foretell.readers.rewrite import rewrite
+from foretell.recipe.engine_versions import CHECKED
 
 RECIPE = """\
 meta:
@@ -49,6 +50,20 @@ strategy_overrides:
 
 def reading(text: str = RECIPE, **given: str) -> Any:
     return read_texts([("recipe.yaml", text)], given=given)
+
+
+def test_the_version_is_that_of_the_image_or_the_newest_known() -> None:
+    assert reading().version == CHECKED["vllm"]
+    text = RECIPE.replace("  architecture: moe\n", "  architecture: moe\n  docker_image: vllm/vllm-openai:v0.11.0\n")
+    assert reading(text).version == "0.11.0"
+
+
+def test_a_length_that_vllm_does_not_start_with_is_refused_unless_the_recipe_allows_it() -> None:
+    text = RECIPE.replace('"32768"\n    - "--trust-remote-code"', '"65536"')
+    with pytest.raises(ConfigError, match="more than the 40960 positions"):
+        reading(text)
+    allowed = text.replace("{VLLM_LOGGING_LEVEL:", '{VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1", VLLM_LOGGING_LEVEL:')
+    assert reading(allowed).settings["max_model_len"].value == 65536
 
 
 def test_a_recipe_is_the_command_that_it_recommends() -> None:

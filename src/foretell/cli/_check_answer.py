@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from foretell.cli._check_request import Given, given_options, missing, options_of, placed, same_run, training_request
+from foretell.cli._check_request import (
+    Given,
+    check_given,
+    check_model,
+    dropped,
+    given_options,
+    missing,
+    options_of,
+    placed,
+    same_run,
+    serving_request,
+    training_request,
+)
 from foretell.errors import CatalogError, ForetellError, InputError
 from foretell.readers._files import Files
 from foretell.readers.read import read_texts, texts_of
@@ -18,6 +30,7 @@ if TYPE_CHECKING:
     from foretell.core.forecast import Forecast
     from foretell.plan import Launch
     from foretell.readers import Reading
+    from foretell.readers.logs import LogReading
 
 __all__ = ["Checked", "answer"]
 
@@ -53,6 +66,8 @@ class _Asked:
     texts: tuple[tuple[str, str], ...]
     files: Files
     family: str | None
+    died: bool
+    """A log says that it ran out of memory."""
 
     def again(self, replaced: Mapping[str, str]) -> Reading:
         """Read the files as they are after an edit."""
@@ -62,18 +77,21 @@ class _Asked:
 
 def answer(files: tuple[str, ...], words: tuple[str, ...], options: dict[str, Any], log: tuple[str, str] | None) -> Checked:
     """Read what there is, and answer it."""
+    told = None if log is None else _log(*log)
     if not files and not words:
-        assert log is not None  # noqa: S101  # checked before
-        return _explained(Checked(dict(_EMPTY)), log, None)
+        assert told is not None  # noqa: S101  # checked before
+        return _explained(Checked(dict(_EMPTY)), told, None)
     roots = (options["root"],) if options["root"] is not None else ()
     around = Files.around(files, roots)
     texts = tuple(texts_of(files, words))
-    said = {name: options[name] for name in ("gpu", "gpus", "model") if options[name] is not None}
-    reading = read_texts(texts, files=around, family=options["family"], given=said)
-    asked = _Asked(reading, _given(reading, options), texts, around, options["family"])
+    given = _given(options)
+    reading = read_texts(texts, files=around, family=options["family"], given=given.said)
+    check_given(reading, given)
+    check_model(reading, around)
+    asked = _Asked(reading, given, texts, around, options["family"], told is not None and told.died)
     checked = Checked(dict(_EMPTY) | _read(asked))
     checked.notes += reading.notes
-    needs = missing(reading, asked.given)
+    needs = missing(reading, given)
     forecast: Any = None
     if not needs:
         try:
@@ -83,25 +101,27 @@ def answer(files: tuple[str, ...], words: tuple[str, ...], options: dict[str, An
                 raise
             needs = {"model": f"{error}"}
     checked.result["needs"] = needs
-    checked.result["understood"] = understood(reading, _extra(asked.given), _model_name(asked))
-    return checked if log is None else _explained(checked, log, forecast)
+    checked.result["understood"] = understood(reading, _extra(given), _model_name(asked), dropped(given))
+    if told is None:
+        return checked
+    checked.result["suggestions"] = [_held(asked, row, told) for row in checked.result["suggestions"]]
+    return _explained(checked, told, forecast)
 
 
-def _given(reading: Reading, options: dict[str, Any]) -> Given:
+def _log(text: str, path: str) -> LogReading:
+    from foretell.readers.logs import read_log  # noqa: PLC0415  # where there is one
+
+    return read_log(text, path)
+
+
+def _given(options: dict[str, Any]) -> Given:
     """Return what the user says beside the files."""
     own = {name: options[name] for name in ("gpu", "gpus", "seq_len", "headroom") if options[name] is not None}
-    if reading.verb == "serve":
-        for name in ("seq_len", "headroom"):
-            if name in own:
-                hint = (
-                    "Say max_model_len with --set max-model-len=N"
-                    if name == "seq_len"
-                    else "Its memory flag says what is kept free"
-                )
-                raise InputError("is of training runs, and this is a server", field=name, value=own[name], hint=hint)
-        if "gpus" in own:
-            raise InputError("is what tp, pp and dp come to", field="gpus", value=own["gpus"], hint="Say --set tp=N")
-    return Given(options["model"], own | given_options(reading.verb, options["set"]), online=bool(options["online"]))
+    more = given_options(options["set"])
+    twice = sorted(own.keys() & more.keys())
+    if twice:
+        raise InputError("is given twice, by an option of its own too", field="set", value=f"{twice[0]}={more[twice[0]]}")
+    return Given(options["model"], own | more, online=bool(options["online"]))
 
 
 def _read(asked: _Asked) -> dict[str, Any]:
@@ -144,8 +164,9 @@ def _training(asked: _Asked, checked: Checked, options: dict[str, Any]) -> Forec
     verdict, reasons, on_memory = judged(
         forecast.verdict, asked.reading.doubts, forecast.interval_bytes, forecast.available_bytes
     )
-    wanted = not (options["no_advice"] or options["quiet"] or forecast.fits)
-    rows, remarks = _edits(asked, launch, forecast) if wanted else ([], [])
+    wanted = not (options["no_advice"] or options["quiet"]) and (asked.died or not forecast.fits)
+    doubted = replace(forecast, verdict="does_not_fit", fits=False) if asked.died else forecast
+    rows, remarks = _edits(asked, launch, doubted) if wanted else ([], [])
     speed, about = _speed(pace, forecast)
     assumed = [*dict.fromkeys((*made.assumed, *forecast.assumed))]
     checked.result |= result_of(launch, forecast, assumed=assumed)
@@ -183,21 +204,27 @@ def _edits(asked: _Asked, launch: Launch, forecast: Forecast) -> tuple[list[dict
     rows = []
     for one in found:
         flags = {_name(flag): _value(flag, value) for flag, value in one.flags.items()}
-        made = rewrite(asked.reading, flags, asked.again)
-        if made is not None and not _meant(asked, made, flags):
-            made = None
+        made = _written(asked, flags)
         rows.append(one.to_dict() | {"edits": [] if made is None else [edit_of(edit) for edit in made.edits]})
     rows.sort(key=lambda row: (not row["fits"], not row["edits"]))
     return rows, remarks(forecast, found)
 
 
-def _meant(asked: _Asked, made: Rewritten, flags: Mapping[str, str | bool]) -> bool:
-    """Whether edited files describe exactly the run that the options were tried on."""
+def _written(asked: _Asked, flags: Mapping[str, str | bool]) -> Rewritten | None:
+    """Write options into the files; None where they cannot say it, or would then describe another run than was meant."""
+    made = rewrite(asked.reading, flags, asked.again)
+    if made is None:
+        return None
     wanted = replace(asked.given, options={**asked.given.options, **flags})
     try:
-        return same_run(training_request(asked.reading, wanted)[0].launch, training_request(made.reading, asked.given)[0].launch)
+        if asked.reading.verb == "serve":
+            same = options_of(made.reading, asked.given) == options_of(asked.reading, wanted)
+        else:
+            runs = (training_request(asked.reading, wanted)[0].launch, training_request(made.reading, asked.given)[0].launch)
+            same = same_run(*runs)
     except ForetellError:
-        return False
+        return None
+    return made if same else None
 
 
 def _name(flag: str) -> str:
@@ -210,19 +237,12 @@ def _value(flag: str, value: str | None) -> str | bool:
 
 def _serving(asked: _Asked, checked: Checked, options: dict[str, Any]) -> Any:  # a ServingForecast, imported late
     """Answer a server: what it holds, how fast it is, and what to edit."""
-    from foretell.cli._serve_request import serve_request  # noqa: PLC0415  # 300 ms
     from foretell.cli.serve import answered  # noqa: PLC0415
 
-    every = options_of(asked.reading, asked.given) | {"json": True, "quiet": True}
-    auto = every["max_model_len"] == "auto"
-    if auto:
-        every["max_model_len"] = None
-    try:
-        made = serve_request(asked.given.model_of(asked.reading), every, shorten=auto or every["engine"] != "vllm")
-    except InputError as error:
-        raise placed(error, asked.reading, asked.given) from error
-    parts = answered(_model_name(asked), every | {"no_advice": bool(options["no_advice"])}, made, None)
-    result = parts["result"]
+    made, every = serving_request(asked.reading, asked.given)
+    every |= {"json": True, "quiet": True, "no_advice": bool(options["no_advice"])}
+    parts = answered(_model_name(asked), every, made, None)
+    result = parts["result"] | {"launch": None}  # the files hold it
     own = "fits" if result["starts"] and result["keeps_up"] else "does_not_fit"
     verdict, reasons, on_memory = judged(own, asked.reading.doubts)
     rows = [_fixed(asked, fix) for fix in result["fixes"]]
@@ -245,22 +265,27 @@ def _fixed(asked: _Asked, fix: dict[str, Any]) -> dict[str, Any]:
         if word.startswith("--"):
             last = i + 1 == len(words) or words[i + 1].startswith("--")
             flags[_name(word)] = _value(word, None if last else words[i + 1])
-    made = rewrite(asked.reading, flags, asked.again)
-    if made is not None:
-        wanted = options_of(asked.reading, Given(None, flags))
-        made = made if options_of(made.reading, Given(None, {})) == wanted else None
+    made = _written(asked, flags)
     about = {"kind": "reduce", "change": fix["change"], "flags": fix["option"], "price": fix["price"], "saved_bytes": None,
              "total_bytes": None, "verdict": "fits", "fits": True}  # fmt: skip
     return about | {"edits": [] if made is None else [edit_of(edit) for edit in made.edits]}
 
 
-def _explained(checked: Checked, log: tuple[str, str], forecast: Any) -> Checked:  # a Forecast or a Deployment
-    """Add what a log says."""
-    from foretell.plan.log_explained import explain  # noqa: PLC0415
-    from foretell.readers.logs import read_log  # noqa: PLC0415
+def _held(asked: _Asked, row: dict[str, Any], log: LogReading) -> dict[str, Any]:
+    """Return a change of a server, with no longer requests than its own log says that it holds."""
+    most = next((refusal.held_tokens for refusal in log.refusals if refusal.kind == "longest" and refusal.held_tokens), None)
+    flag, _, value = row["flags"].partition(" ")
+    if most is None or flag != "--max-model-len" or not value.isdecimal() or int(value) <= most:
+        return row
+    change = f"requests of {int(most)} tokens at most, as the log says"
+    return _fixed(asked, {"option": f"{flag} {int(most)}", "change": change, "price": row["price"]})
 
-    text, path = log
-    found = explain(read_log(text, path), forecast, checked.result["suggestions"])
+
+def _explained(checked: Checked, log: LogReading, forecast: Any) -> Checked:  # a Forecast or a Deployment
+    """Add what a log says."""
+    from foretell.plan.log_explained import explain  # noqa: PLC0415  # where there is one
+
+    found = explain(log, forecast, checked.result["suggestions"])
     checked.result["log"] = found.to_dict()
     checked.notes += found.notes
     if checked.result["verb"] is None or (found.verdict == "died" and found.cause not in _ELSEWHERE):

@@ -13,6 +13,7 @@ from foretell.units import parse
 __all__ = ["asserted", "parsed"]
 
 _FORM: Final = re.compile(r"\s*([A-Za-z_][\w.]{0,120})\s*(<=|>=|==|!=|<|>)\s*(\S.{0,80}?)\s*", re.DOTALL)
+_GROUPED: Final = re.compile(r"\d{1,3}(,\d{3})+(?![\d,])")
 _COMPARE: Final = {
     "<": operator.lt,
     "<=": operator.le,
@@ -53,6 +54,8 @@ def asserted(asked: list[Asked], result: Mapping[str, Any]) -> list[dict[str, An
 
 def _one(key: str, compare: str, quantity: str, result: Mapping[str, Any]) -> dict[str, Any]:
     name, value = _looked_up(key, result)
+    if value is None:
+        return {"assert": f"{key} {compare} {quantity}", "key": name, "value": None, "wanted": quantity, "holds": None}
     if isinstance(value, str):
         if compare not in ("==", "!="):
             raise InputError("compares text", field="assert", value=f"{key} {compare} {quantity}", allowed=("==", "!="))
@@ -61,7 +64,7 @@ def _one(key: str, compare: str, quantity: str, result: Mapping[str, Any]) -> di
         wanted = _flag(quantity, key)
     else:
         wanted = _number(name, quantity)
-    holds = None if value is None else bool(_COMPARE[compare](value, wanted))
+    holds = bool(_COMPARE[compare](value, wanted))
     return {"assert": f"{key} {compare} {quantity}", "key": name, "value": value, "wanted": wanted, "holds": holds}
 
 
@@ -80,6 +83,8 @@ def _looked_up(key: str, result: Mapping[str, Any]) -> tuple[str, Any]:
             raise InputError(
                 problem, field="assert", value=key, allowed=[f"{name}.{k}" for k in value] if isinstance(value, dict) else None
             )
+    if result.get("verdict") == "unknown":  # no answer yet, whatever the key
+        return key, None
     known = _keys(result)
     hint = "Keys are those of the result under --json"
     raise InputError("is no key of the result", field="assert", value=key, allowed=nearest(key, known) or known[:12], hint=hint)
@@ -101,7 +106,11 @@ def _flag(text: str, key: str) -> bool:
 def _number(name: str, text: str) -> float:
     """Return a quantity in the key's own unit; a bare number is taken to be in it."""
     unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
-    plain = text.replace("_", "").replace(",", "")
+    plain = text.replace("_", "")
+    if "," in plain:
+        if _GROUPED.match(plain) is None:
+            raise InputError("has a comma that divides no thousands", field="assert", value=text, allowed="as 1.5 or 1,500,000")
+        plain = plain.replace(",", "")
     try:
         return float(plain)
     except ValueError:

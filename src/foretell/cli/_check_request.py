@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from foretell.cli._hub import known_model
 from foretell.cli._options import FIT, SERVE, TRAIN, names
-from foretell.errors import InputError
+from foretell.errors import InputError, nearest
 from foretell.recipe import TrainingRecipe
 from foretell.recipe.optimizers import optimizer
 
 if TYPE_CHECKING:
     from foretell.cli._request import Request
+    from foretell.cli._serve_request import ServeRequest
     from foretell.plan import Launch
     from foretell.plan.pace import Pace
     from foretell.readers import Reading
+    from foretell.readers._files import Files
 
-__all__ = ["Given", "given_options", "missing", "options_of", "same_run", "training_request"]
+__all__ = [
+    "Given",
+    "check_given",
+    "check_model",
+    "dropped",
+    "given_options",
+    "missing",
+    "options_of",
+    "placed",
+    "same_run",
+    "serving_request",
+    "training_request",
+]
 
 _TRAIN: Final = frozenset((*names(TRAIN), *names(FIT)))
 _SERVE: Final = frozenset(names(SERVE))
@@ -52,22 +67,43 @@ class Given:
         return known_model(self.model if self.model is not None else reading.model, online=self.online)
 
 
-def given_options(verb: str, pairs: tuple[str, ...]) -> dict[str, str | bool]:
+def given_options(pairs: tuple[str, ...]) -> dict[str, str | bool]:
     """Return the options of ``--set name=value``; a flag alone is true, ``no-name`` is false."""
-    known = _TRAIN if verb == "train" else _SERVE
     out: dict[str, str | bool] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         key = name.strip().lstrip("-").replace("-", "_")
-        if key.removeprefix("no_") in known and not equals:
-            out[key.removeprefix("no_")] = not key.startswith("no_")
-            continue
-        if key not in known:
-            from foretell.errors import nearest  # noqa: PLC0415  # errors alone
-
-            raise InputError("is no option of this run", field="set", value=pair, allowed=nearest(key, known) or sorted(known))
-        out[key] = value.strip()
+        flag = key.removeprefix("no_") if not equals else key
+        if flag in out:
+            raise InputError("is given twice", field="set", value=pair)
+        out[flag] = value.strip() if equals else not key.startswith("no_")
     return out
+
+
+def check_given(reading: Reading, given: Given) -> None:
+    """Refuse options that this kind of run does not have."""
+    known = _TRAIN if reading.verb == "train" else _SERVE
+    for name, value in given.options.items():
+        if name in known:
+            continue
+        if name in (*_TRAIN, *_SERVE):
+            kind, other = ("a server", "training runs") if reading.verb == "serve" else ("a training run", "servers")
+            hint = {"seq_len": "Say --set max-model-len=N", "gpus": "Say --set tp=N"}.get(name)
+            raise InputError(f"is an option of {other}, and this is {kind}", field=name, value=value, hint=hint)
+        hint = "All names are those of foretell train --help and foretell serve --help"
+        raise InputError("is no option of this run", field="set", value=name, allowed=nearest(name, known) or None, hint=hint)
+
+
+def check_model(reading: Reading, files: Files) -> None:
+    """Refuse a model's path outside the folders that may be read."""
+    name, place = reading.model, reading.model_origin
+    if isinstance(name, str) and place is not None and name.startswith((".", "/", "~")):
+        files.find(os.path.join(os.path.expanduser(name), "config.json"), place.path, str(place))  # noqa: PTH111, PTH118  # as text
+
+
+def dropped(given: Given) -> frozenset[str]:
+    """Return what the files say and does not hold any more, since the user said something else."""
+    return frozenset(name for option in given.options for name in _FOLLOW.get(option, ()) if name not in given.options)
 
 
 def options_of(reading: Reading, given: Given) -> dict[str, Any]:
@@ -75,7 +111,7 @@ def options_of(reading: Reading, given: Given) -> dict[str, Any]:
     known = _TRAIN if reading.verb == "train" else _SERVE
     out: dict[str, Any] = dict.fromkeys(sorted(known))
     out |= {name: setting.option for name, setting in reading.settings.items() if name in known}
-    out |= dict.fromkeys(name for option in given.options for name in _FOLLOW.get(option, ()) if name in known)
+    out |= dict.fromkeys(dropped(given) & known)
     return out | dict(given.options)
 
 
@@ -107,6 +143,23 @@ def training_request(reading: Reading, given: Given) -> tuple[Request, Pace, dic
     return made, pace_of(made, options), options
 
 
+def serving_request(reading: Reading, given: Given) -> tuple[ServeRequest, dict[str, Any]]:
+    """Return the server that the files describe, and its options; InputError names the line of what cannot be used.
+
+    vLLM does not start where one request of ``max_model_len`` does not fit, unless that is "auto"; other engines take what fits.
+    """
+    from foretell.cli._serve_request import serve_request  # noqa: PLC0415  # 300 ms
+
+    options = options_of(reading, given)
+    auto = options["max_model_len"] == "auto"
+    if auto:
+        options["max_model_len"] = None
+    try:
+        return serve_request(given.model_of(reading), options, shorten=auto or options["engine"] != "vllm"), options
+    except InputError as error:
+        raise placed(error, reading, given) from error
+
+
 def _targeted(launch: Launch, reading: Reading) -> tuple[Launch, list[str]]:
     """Leave out names of a file's LoRA targets that match nothing, as PEFT does where others match (``inject_adapter``)."""
     from foretell.cost.weights import unmatched  # noqa: PLC0415  # 100 ms
@@ -124,7 +177,7 @@ def _targeted(launch: Launch, reading: Reading) -> tuple[Launch, list[str]]:
 
 def _beyond(launch: Launch, reading: Reading, given: Given) -> Launch:
     """Return the launch with what the files say and no option of the command line does."""
-    gone = {name for option in given.options for name in (option, *_FOLLOW.get(option, ()))}
+    gone = given.options.keys() | dropped(given)
     said = {name: s.value for name, s in reading.settings.items() if name not in _TRAIN and name not in gone}
     recipe, architecture = launch.recipe, launch.workload.architecture
     adapter, base = said.pop("adapter_dtype", None), said.pop("quantized_rest", None)

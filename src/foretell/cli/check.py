@@ -54,10 +54,11 @@ def _check(files: tuple[str, ...], **options: Any) -> int:  # text or flags
     if options["json"]:
         print_json(document)
     else:
-        from foretell.report.check_screen import headline, show  # noqa: PLC0415
+        from foretell.report.check_screen import assertions, headline, show  # noqa: PLC0415
 
         if options["quiet"]:
-            console().print(headline(shown(document)))
+            for line in (headline(shown(document)), *assertions(shown(result), failed=True)):
+                console().print(line)
         else:
             show(shown(document), console())
     return _code(result, allow=bool(options["allow_uncertain"]))

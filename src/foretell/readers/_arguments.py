@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foretell.readers._document import Document
 from foretell.readers._launch import Launcher, word_node
-from foretell.readers._shell import Word
+from foretell.readers._pieces import Word, cut
 from foretell.readers._tree import Node
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def arguments(
         if _flag(word.text):
             key = short.get(name) or name.lstrip("-").replace("-", "_")
             if "=" in word.text:
-                out[key] = word_node(_tail(word, rest), root)
+                out[key] = word_node(cut(word, len(word.text) - len(rest)), root)
                 continue
             values = list[Word]()
             while (
@@ -62,7 +62,7 @@ def arguments(
                 i += 1
             out[key] = _of(values, word, root)
         elif pairs and _pair(word.text):
-            out[name.lstrip("+~")] = word_node(_tail(word, rest), root)
+            out[name.lstrip("+~")] = word_node(cut(word, len(word.text) - len(rest)), root)
         else:
             assert isinstance(alone.value, list)  # noqa: S101
             alone.value.append(word_node(word, alone))
@@ -79,12 +79,6 @@ def _of(values: list[Word], flag: Word, root: Node) -> Node:
     node = Node([], values[0].line, values[0].start, values[-1].end, parent=root)
     node.value = [word_node(word, node) for word in values]
     return node
-
-
-def _tail(word: Word, rest: str) -> Word:
-    placed = word.end - word.start == len(word.text)
-    return Word(rest, word.line, word.end - len(rest) if placed else word.start, word.end if placed else word.start,
-                word.quoted, word.opaque)  # fmt: skip
 
 
 def _single(key: str, word: Word, many: frozenset[str] | None, *, pairs: bool) -> bool:

@@ -43,15 +43,17 @@ class Found:
     @property
     def said(self) -> str:
         """Return the value as it is written, shortened."""
-        text = self.node.raw if self.node.scalar else self.document.text[self.node.start : self.node.end]
-        text = " ".join((text or str(self.node.plain())).split())
+        start, end = self.node.start, self.node.end
+        text = self.node.raw if self.node.scalar else self.document.text[start : min(end, start + 200)]
+        text = " ".join((text or str(self.node.plain())[:200]).split())
         return text if len(text) <= 60 else text[:57] + "..."
 
     def error(self, problem: str, *, allowed: Any = None, hint: str | None = None) -> ConfigError:  # as InputError
         """Make the error about this value."""
         if hint is None and _REFERENCE.search(self.node.raw):
             hint = "A shell or the environment gives it, which is not run: write the value itself"
-        return ConfigError(problem, field=self.key, value=self.node.plain(), allowed=allowed, where=self.where, hint=hint)
+        value = self.node.value if self.node.scalar else self.said
+        return ConfigError(problem, field=self.key, value=value, allowed=allowed, where=self.where, hint=hint)
 
     def whole(self, *, minimum: int = 1, maximum: int = 10**12) -> int:
         """Return a whole number; "5e8" and 8.0 are such."""

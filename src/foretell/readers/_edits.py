@@ -60,11 +60,13 @@ def edited(document: Document, changes: Sequence[Change]) -> str:
 def edits(path: str, before: str, after: str) -> list[Edit]:
     """Return what differs between two texts, as lines."""
     old, new = before.split("\n"), after.split("\n")
+    most = min(len(old), len(new))
+    head = next((i for i in range(most) if old[i] != new[i]), most)
+    tail = next((i for i in range(most - head) if old[-1 - i] != new[-1 - i]), most - head)
+    old, new = old[head : len(old) - tail], new[head : len(new) - tail]
     found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     return [
-        Edit(path, i1 + 1 if i1 < i2 else i1, tuple(old[i1:i2]), tuple(new[j1:j2]))
-        for tag, i1, i2, j1, j2 in found
-        if tag != "equal"
+        Edit(path, head + i1 + (i1 < i2), tuple(old[i1:i2]), tuple(new[j1:j2])) for tag, i1, i2, j1, j2 in found if tag != "equal"
     ]
 
 

@@ -86,5 +86,6 @@ class Files:
             if not any(real.is_relative_to(root) for root in self.roots):
                 hint = f"Allow it: --root {real.parent}"
                 raise ConfigError("lies outside the folders that may be read", value=ref, where=where, hint=hint)
-            return str(start / ref)
+            here = Path.cwd()  # what was checked is what is opened
+            return str(real.relative_to(here) if real.is_relative_to(here) else real)
         return None

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from foretell.errors import ConfigError
 from foretell.readers._document import Document
-from foretell.readers._shell import Command, Script, Word, option, parse_shell
+from foretell.readers._pieces import Word, cut
+from foretell.readers._shell import Command, Script, parse_shell
 from foretell.readers._tree import Node, resolved
+from foretell.readers._world import World, gpu_of, world_of
 
 __all__ = ["Launcher", "World", "launchers"]
-
-World = tuple[int, int, str]
-"""(how many, line, as it is written)."""
 
 _PREFIXES: Final = frozenset(("sudo", "nohup", "env", "time", "exec", "uv", "run", "poetry", "conda", "numactl", "stdbuf",
                               "uvx", "trtllm-llmapi-launch"))  # fmt: skip
@@ -52,6 +50,8 @@ _PROGRAMS: Final = frozenset((
     "run_train.sh", "run_llama_train.sh",  # torchtitan
 ))  # fmt: skip
 
+_ENGINES: Final = ("vllm", "sglang", "lmdeploy", "tensorrt_llm")
+"""Packages whose modules are servers, which start processes of their own."""
 _PAIRED: Final = ("--mca", "-mca", "--gmca", "-gmca")
 """Options of mpirun that take a name and a value (mpirun(1) of Open MPI)."""
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
@@ -82,6 +82,8 @@ class Launcher:
     environment: dict[str, Word] = field(default_factory=dict)
     per_node: World | None = None
     processes: World | None = None
+    gpu: tuple[str, int, str] | None = None
+    """The kind of GPU that is asked of the scheduler: (name, line, as it is written)."""
     notes: list[str] = field(default_factory=list)
     line: int = 1
     start: int = 0
@@ -140,7 +142,9 @@ def _launched(command: Command, script: Script) -> Launcher | None:
     if program is None:
         return None
     made = replace(made, program=program.text, words=tuple(words), environment=environment)
-    made.per_node, made.processes = _world(made, script)
+    serves = made.name in _PROGRAMS or made.program.split(".")[0] in _ENGINES
+    made.per_node, made.processes = world_of(made, script, tasks=not serves)
+    made.gpu = gpu_of(made, script)
     return made
 
 
@@ -151,7 +155,7 @@ def _after_prefix(words: list[Word], name: str, environment: dict[str, Word]) ->
         given = rest.pop(0)
         if "=" in given.text and not given.text.startswith("-"):
             key, _, value = given.text.partition("=")
-            environment[key] = Word(value, given.line, given.end - len(value), given.end)
+            environment[key] = cut(given, len(given.text) - len(value))
         elif name == "conda" or given.text in ("-n", "--with", "--python", "--from"):
             rest = rest[1:]
     return rest
@@ -193,7 +197,7 @@ def _of_container(words: list[Word], environment: dict[str, Word], made: Launche
         pair = value if equals else given.text
         if name in ("-e", "--env") and "=" in pair:
             key, _, inner = pair.partition("=")
-            environment[key] = Word(inner, given.line, max(given.end - len(inner), given.start), given.end)
+            environment[key] = cut(given, len(given.text) - len(inner))
     rest = words[at + 1 :]
     made.wrappers["container"] = (words[at],)
     starts = next((names for image, names in _ENTRIES if re.match(image, words[at].text)), ())
@@ -231,98 +235,3 @@ def _own(words: list[Word], wrapper: str) -> tuple[tuple[Word, ...], list[Word]]
 
 def _option(text: str) -> bool:
     return text.startswith("-") and re.match(r"-\d", text) is None
-
-
-_PER_NODE: Final = (
-    ("torchrun", ("--nproc_per_node", "--nproc-per-node")),
-    ("deepspeed", ("--num_gpus",)),
-    ("composer", ("-n", "--nproc")),
-    ("srun", ("--ntasks-per-node", "--gpus-per-node")),
-)
-_NODES: Final = (
-    ("torchrun", ("--nnodes",)),
-    ("deepspeed", ("--num_nodes",)),
-    ("accelerate", ("--num_machines",)),
-    ("srun", ("--nodes", "-N")),
-)
-_ALL: Final = (
-    ("accelerate", ("--num_processes", "--num-processes")),
-    ("mpirun", ("-np", "-n", "--np")),
-    ("composer", ("--world_size",)),
-    ("srun", ("--ntasks", "-n")),
-)
-_DEVICES: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-
-
-def _world(made: Launcher, script: Script) -> tuple[World | None, World | None]:
-    """Return (GPUs of one node, GPUs in all), as far as the launch line or the scheduler's lines say."""
-    each, nodes, every = (_counted(made, script, table) for table in (_PER_NODE, _NODES, _ALL))
-    if each is None and "deepspeed" in made.wrappers:
-        each = _included(made)
-    if each is None and every is None:
-        each = _scheduled(script) or _visible(made)
-    if every is not None:
-        if each is None and nodes is not None and every[0] % nodes[0] == 0:
-            each = (every[0] // nodes[0], every[1], f"{every[2]}, {nodes[2]}")
-        return each, every
-    if each is None:
-        return None, None
-    if nodes is None:
-        found = option(script.directives, ("--nodes", "-N"))
-        nodes = None if found is None else _count(made, found, "--nodes")
-    if nodes is None:
-        return each, each
-    return each, (each[0] * nodes[0], each[1], f"{each[2]}, {nodes[2]}")
-
-
-def _counted(made: Launcher, script: Script, table: tuple[tuple[str, tuple[str, ...]], ...]) -> World | None:
-    for wrapper, names in table:
-        words = made.wrappers.get(wrapper)
-        if words is None:
-            continue
-        found = option(words, names)
-        if found is not None:
-            return _count(made, found, names[0])
-    if "srun" in made.wrappers:
-        found = option(script.directives, dict(table)["srun"])
-        if found is not None:
-            return _count(made, found, dict(table)["srun"][0])
-    return None
-
-
-def _count(made: Launcher, word: Word, name: str) -> World | None:
-    text = word.text.split(":")[-1]  # an elastic "1:4": the most; "a100:8": of that kind
-    if text.isdigit() and 0 < int(text) <= 10**7:  # more GPUs than were ever made
-        return int(text), word.line, f"{name} {word.text}"
-    if word.opaque or text in ("gpu", "auto", "cpu", "all"):
-        made.notes.append(f"{name} is {word.text[:60]!r}, which only the machine knows: say how many GPUs there are (--gpus)")
-        return None
-    raise ConfigError("must be a whole number", field=name, value=word.text, where=f"{made.path}:{word.line}")
-
-
-def _included(made: Launcher) -> World | None:
-    """GPUs of a node from DeepSpeed's ``--include localhost:0,1``."""
-    found = option(made.wrappers["deepspeed"], ("--include", "-i"))
-    if found is None:
-        return None
-    nodes = [part.partition(":")[2] for part in found.text.split("@")]
-    counts = {len(part.split(",")) for part in nodes if part}
-    return (counts.pop(), found.line, f"--include {found.text}") if len(counts) == 1 else None
-
-
-def _scheduled(script: Script) -> World | None:
-    """GPUs of a node from the scheduler's lines: ``--gpus-per-node``, ``--gres=gpu:a100:8``."""
-    for names in (("--gpus-per-node",), ("--gres",), ("--ntasks-per-node",)):
-        found = option(script.directives, names)
-        number = None if found is None else re.search(r"(?:^|:)(\d{1,4})(?:\(|,|$)", found.text)
-        if found is not None and number is not None and int(number[1]) > 0:
-            return int(number[1]), found.line, f"{names[0]}={found.text}"
-    return None
-
-
-def _visible(made: Launcher) -> World | None:
-    for name in _DEVICES:
-        word = made.environment.get(name)
-        if word is not None and re.fullmatch(r"\d+(,\d+)*", word.text):
-            return len(word.text.split(",")), word.line, f"{name}={word.text}"
-    return None

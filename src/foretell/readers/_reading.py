@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from foretell.errors import ConfigError
+from foretell.errors import ConfigError, nearest
 from foretell.readers._document import Document, Found, first, parse_document
 from foretell.readers._files import Files
 
@@ -20,8 +23,18 @@ more, less: memory that way, and speed; both: memory either way, and speed."""
 
 Value = str | int | float | bool | tuple[str, ...]
 _T = TypeVar("_T")
+_FILES: Final = ("yaml", "json", "toml")
+"""Forms of documents that are files of their own."""
+_SURE: Final = 0.5
+"""Claim from which a file beside the one that is read is a run of its own."""
 _READ_WRAPPERS: Final = ("accelerate", "deepspeed")
 """Wrappers whose own arguments may change the run; those of torchrun, srun and mpirun say how many processes there are."""
+_NEAR: Final = 0.75
+"""Likeness from which one key may be meant for another (difflib's ratio)."""
+_LONGEST: Final = 80
+"""Letters of a key beyond which it is no typo."""
+_TYPOS: Final = 20
+"""Unknown keys of a run for which a known one is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +176,8 @@ class Sources:
         path = self.files.find(found.text(), found.document.path, found.where)
         if path is None:
             return None
-        known = next((d for d in self.documents if d.path == path), None)
+        real = os.path.realpath(path)
+        known = next((d for d in self.documents if d.form in _FILES and os.path.realpath(d.path) == real), None)
         if known is not None:
             return known
         made = parse_document(self.files.text(path), path)
@@ -229,6 +243,12 @@ class Builder:
         """Say that there is no answer before the user gives an option ("seq_len", "model"), and why the files do not."""
         self.needed[name] = why
 
+    @property
+    def named(self) -> str:
+        """The model's name, the user's above the files'; empty where it is none."""
+        asked = self.sources.given.get("model", None if self._model is None else self._model[0])
+        return asked if isinstance(asked, str) else ""
+
     def degree(self, name: str) -> int:
         """Return a degree of parallelism so far: 1 where nothing says."""
         found = self.given(name)
@@ -260,13 +280,20 @@ class Builder:
         unmodelled: Mapping[str, tuple[Effect, str]] | None = None,
         *,
         off: Mapping[str, tuple[Any, ...]] | None = None,
+        known: Collection[str] = (),
+        strict: str = "",
     ) -> None:
         """Account for every value of a document that nobody looked at.
 
         Keys are dotted, indices left out ("datasets[].path"); "wandb.*" covers all below.  A null, false, something empty,
-        and a value that ``off`` lists for its key are options that are not used: neutral.
+        and a value that ``off`` lists for its key are options that are not used: neutral.  ``known``: keys, beside those of the
+        tables and of settings so far, that an unknown one may have been meant to be.  ``strict``: the program that does not
+        start with a key that it does not have.
         """
         table, idle, harmless = unmodelled or {}, off or {}, dict.fromkeys(neutral, True)
+        names = {*neutral, *table, *known, *(setting.origin.key for setting in self.settings.values())}
+        nowhere = f"is in no table of {strict or self.family}"
+        nowhere += ", which does not start with what it does not have" if strict else ""
         self._done.add(id(document))
         for found in document.untouched():
             key = _pattern(found.key)
@@ -278,17 +305,26 @@ class Builder:
             elif about is not None or value is None or _covered(key, harmless):
                 self.neutral.append(Unmodelled(found.key, found.said, origin(found), "unknown", ""))
             else:
-                why = f"{self.family} is not known to read it: what it does is not known here"
-                self.unknown.append(Unmodelled(found.key, found.said, origin(found), "unknown", why))
+                meant = _meant(key, names) if len(self.unknown) < _TYPOS else None
+                self.unknown.append(Unmodelled(found.key, found.said, origin(found), "unknown", f"{nowhere}: {_asked(meant)}"))
 
     def world(self) -> None:
-        """Take the number of GPUs from the launch line, where it says so and no file did."""
+        """Take the number of GPUs, and their kind, from the launch line, where it says so and no file did."""
         launch = self.sources.launch
         if launch is None:
             return
         for name, word in (("gpus_per_node", launch.per_node), ("gpus", launch.processes)):
             if word is not None and name not in self.settings:
                 self.settings[name] = Setting(name, word[0], Origin(launch.path, word[1], word[2]), word[2])
+        if launch.gpu is not None and "gpu" not in self.settings:
+            from foretell.machine.hardware import load_hardware  # noqa: PLC0415  # where a command names one
+
+            kind, line, said = launch.gpu
+            try:
+                taken = f"taken as {load_hardware(kind).name}"
+                self.settings["gpu"] = Setting("gpu", kind, Origin(launch.path, line, said, taken), said)
+            except ConfigError:
+                self.note(f"{launch.path}:{line}: {said} names a GPU that is not known here: say which (--gpu)")
         self.notes += launch.notes
         started = self.sources.wrapper("deepspeed")
         if started is not None:
@@ -297,7 +333,7 @@ class Builder:
     def reading(self, spell: Spell | None = None) -> Reading:
         """Return the reading; values of documents that :meth:`rest` was not called for are unknown."""
         for document in self.sources.documents:
-            if id(document) not in self._done:
+            if id(document) not in self._done and not self._left(document):
                 self.rest(document, frozenset())
         model, place = self._model or (None, None)
         return Reading(
@@ -315,6 +351,21 @@ class Builder:
             documents=self.sources.documents,
             spell=spell or _unwritten,
         )
+
+    def _left(self, document: Document) -> bool:
+        """Name a given file that nobody looked at; ConfigError where it is a run of its own."""
+        if document.seen or not any(document is other for other in self.sources.others):
+            return False
+        from foretell.readers._registry import FAMILIES, owner_of  # noqa: PLC0415  # where there is such a file
+
+        claim, owner = owner_of(document, FAMILIES)
+        if not owner.beside and claim >= _SURE:
+            hint = f"{self.family} is read from the other"
+            raise refused(document, f"describes a second run ({owner.title}): give one", hint=hint)
+        why = f"{self.family} does not read it here: what it changes is not counted"
+        place = Origin(document.path, document.root.line)
+        self.unmodelled.append(Unmodelled(document.path, owner.title, place, "both", why))
+        return True
 
 
 def _unwritten(_name: str, _value: str | bool) -> None:  # as Spell
@@ -339,6 +390,24 @@ def _pattern(key: str) -> str:
         digits, _, rest = tail.partition("]")
         out += f"{head}[]" if digits.isdigit() else f"{head}[{digits}]"
     return out + rest
+
+
+def _meant(key: str, known: Collection[str]) -> str | None:
+    """Return the known key that another was probably meant to be: below the same key, and spelt nearly so.
+
+    >>> _meant("optim.learning_rat", ["optim.learning_rate", "learning_rat"]), _meant("warp", ["wrap_policy", "seed"])
+    ('optim.learning_rate', None)
+    """
+    parent, dot, name = key.rpartition(".")
+    start = parent + dot
+    beside = {re.split(r"[.\[]", other[len(start) :], maxsplit=1)[0] for other in known if other.startswith(start)} - {"", "*"}
+    near = [] if name in beside or len(name) > _LONGEST else nearest(name, beside, most=1)
+    alike = bool(near) and difflib.SequenceMatcher(None, name.casefold(), near[0].casefold()).ratio() >= _NEAR
+    return start + near[0] if alike else None
+
+
+def _asked(meant: str | None) -> str:
+    return "what it does is not known" if meant is None else f"did you mean {meant}?"
 
 
 def _covered(key: str, table: Mapping[str, _T]) -> _T | None:

@@ -7,10 +7,11 @@ Simple arithmetic on known whole numbers is done: ``$((NODES * 8))``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from foretell.readers._words import MOST_WORDS, Cursor, Word, joined
+from foretell.readers._pieces import Word, cut, joined
+from foretell.readers._words import MOST_WORDS, Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,7 +210,5 @@ def option(words: Sequence[Word], names: tuple[str, ...]) -> Word | None:
             if text == name and i + 1 < len(words):
                 out = words[i + 1]
             elif text.startswith(f"{name}=") or (re.fullmatch(r"-\w", name) and re.fullmatch(rf"{name}\d+", text)):
-                cut = len(name) + text.startswith(f"{name}=")
-                placed = word.end - word.start == len(text)
-                out = replace(word, text=text[cut:], start=word.start + cut if placed else word.start, end=word.end)
+                out = cut(word, len(name) + text.startswith(f"{name}="))
     return out

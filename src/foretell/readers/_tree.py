@@ -65,15 +65,21 @@ class Node:
         """Whether it is no collection."""
         return not isinstance(self.value, dict | list)
 
-    def plain(self, depth: int = 0) -> Any:  # whatever the document holds
-        """Return plain data."""
-        if depth > _DEPTH:
-            raise ConfigError("is nested too deeply")
-        if isinstance(self.value, dict):
-            return {key: child.plain(depth + 1) for key, child in self.value.items()}
-        if isinstance(self.value, list):
-            return [child.plain(depth + 1) for child in self.value]
-        return self.value
+    def plain(self) -> Any:  # whatever the document holds
+        """Return plain data; ConfigError where aliases make it too much."""
+        return _plain(self, [0], 0)
+
+
+def _plain(node: Node, made: list[int], depth: int) -> Any:  # whatever the document holds
+    """Return plain data; ``made`` counts what aliases repeat."""
+    made[0] += 1
+    if made[0] > _NODES or depth > _DEPTH:
+        raise ConfigError(f"is nested too deeply, or holds too many values (line {node.line})")
+    if isinstance(node.value, dict):
+        return {key: _plain(child, made, depth + 1) for key, child in node.value.items()}
+    if isinstance(node.value, list):
+        return [_plain(child, made, depth + 1) for child in node.value]
+    return node.value
 
 
 def resolved(text: str) -> Scalar:
@@ -143,10 +149,13 @@ class _Builder:
             node, children = self.open.pop()
             self._close(node, children, event)
             return
-        self.made += 1
-        if self.made > _NODES or len(self.open) > _DEPTH:
-            raise self._error("is nested too deeply, or holds too many values", event)
+        self._counted(1, event.start_mark.line + 1)
         self._add(event, kind, text)
+
+    def _counted(self, more: int, line: int) -> None:
+        self.made += more
+        if self.made > _NODES or len(self.open) > _DEPTH:
+            raise ConfigError("is nested too deeply, or holds too many values", where=f"{self.where}:{line}")
 
     def _add(self, event: Any, kind: str, text: str) -> None:  # an event of PyYAML
         if kind == "AliasEvent":
@@ -195,8 +204,10 @@ class _Builder:
                 raise ConfigError("has a key that is no text", where=f"{self.where}:{key.line}")
             if key.raw == "<<" and not key.quoted:
                 for part in value.value if isinstance(value.value, list) else [value]:
-                    if isinstance(part.value, dict):
-                        merged |= {name: child for name, child in part.value.items() if name not in merged}
+                    if not isinstance(part.value, dict):
+                        raise ConfigError("merges something that is no mapping", where=f"{self.where}:{value.line}")
+                    self._counted(len(part.value), value.line)
+                    merged |= {name: child for name, child in part.value.items() if name not in merged}
                 continue
             node.value[key.raw] = value
         for name, child in merged.items():
@@ -216,11 +227,19 @@ def json_tree(text: str, where: str) -> Node:
         raise ConfigError("is nested too deeply", where=where) from error
     except ValueError as error:  # a number of more digits than Python converts
         raise ConfigError(f"is not valid JSON: {str(error)[:120]}", where=where) from error
-    return yaml_tree(text.replace("\t", " "), where)
+    # PyYAML takes no halves of surrogate pairs: the pair's own escape has two characters less
+    placed = _PAIRS.sub(lambda m: f"\\U{_joined(m[1], m[2]):08x}  ", text.replace("\t", " "))
+    return yaml_tree(placed, where)
 
 
-_HEADER: Final = re.compile(r"[ \t]*\[+[ \t]*([^\[\]]+?)[ \t]*\]+[ \t]*(?:#.*)?")
+def _joined(high: str, low: str) -> int:
+    return 0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00)
+
+
+_HEADER: Final = re.compile(r"[ \t]*\[{1,2}([^\[\]]+)\]{1,2}[ \t]*(?:#.*)?")
 _PAIR: Final = re.compile(r"""[ \t]*((?:[\w-]+|"[^"]*"|'[^']*')(?:[ \t]*\.[ \t]*(?:[\w-]+|"[^"]*"|'[^']*'))*)[ \t]*=[ \t]*""")
+_PAIRS: Final = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+_QUOTES: Final = ('"""', "'''")
 _SIMPLE: Final = re.compile(r"""(?:"[^"\n\\]*"|'[^'\n]*'|[^\s#"'\[{,]+)(?=[ \t]*(?:#|$))""")
 
 
@@ -241,8 +260,10 @@ def _toml_places(text: str) -> dict[tuple[str, ...], tuple[int, int, int]]:
     out: dict[tuple[str, ...], tuple[int, int, int]] = {}
     table: tuple[str, ...] = ()
     offset = 0
+    inside = ""  # a string over several lines
     for number, line in enumerate(text.split("\n"), 1):
-        header, pair = _HEADER.fullmatch(line), _PAIR.match(line)
+        within, inside = inside, _open_string(line, inside)
+        header, pair = (None, None) if within else (_HEADER.fullmatch(line), _PAIR.match(line))
         if header:
             table = _toml_key(header[1])
             out[table] = (number, offset + len(line), offset + len(line))
@@ -252,6 +273,18 @@ def _toml_places(text: str) -> dict[tuple[str, ...], tuple[int, int, int]]:
             out[(*table, *_toml_key(pair[1]))] = (number, start, start + (len(value[0]) if value else 0))
         offset += len(line) + 1
     return out
+
+
+def _open_string(line: str, inside: str) -> str:
+    """Return the quotes of a string that is still open behind a line."""
+    at = 0
+    while at < len(line):
+        found = line.find(inside, at) if inside else min((i for q in _QUOTES if (i := line.find(q, at)) >= 0), default=-1)
+        if found < 0:
+            break
+        inside = "" if inside else line[found : found + 3]
+        at = found + 3
+    return inside
 
 
 def _toml_key(text: str) -> tuple[str, ...]:

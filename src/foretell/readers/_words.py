@@ -8,16 +8,17 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from foretell.errors import ConfigError
+from foretell.readers._pieces import LONGEST, Piece, Word, between, split, word_of
 
-__all__ = ["MOST_WORDS", "Cursor", "Word", "joined"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MOST_WORDS", "Cursor"]
 
 MOST_WORDS: Final = 20_000
-_LENGTH: Final = 65_536
-"""Characters of one expanded word."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _PLAIN: Final = re.compile(r"[^\s\\'\"$`;|&()<>]+")
 _INSIDE: Final = re.compile(r'[^"\\$`]+')
@@ -27,18 +28,8 @@ _ARITHMETIC: Final = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: op
                       ast.Div: operator.floordiv, ast.Mod: operator.mod}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word of a command, expanded as far as that is known."""
-
-    text: str
-    line: int
-    start: int
-    end: int
-    """Characters of the text that wrote it; equal where it has no place of its own."""
-    quoted: bool = False
-    opaque: str = ""
-    """What of it only a shell could compute."""
+_Expanded = tuple[tuple[Piece, ...], "list[Word] | None"]
+"""What an expansion comes to, and its words where it makes several."""
 
 
 class _Parts:
@@ -46,192 +37,195 @@ class _Parts:
 
     def __init__(self, start: int, line: int) -> None:
         self.start, self.line = start, line
-        self.texts: list[str] = []
-        self.length = 0
-        self.opaque, self.quoted, self.literal = "", False, True
+        self.pieces: list[Piece] = []
+        self.length, self.count = 0, 0
+        self.quoted, self.literal = False, True
         self.several: list[Word] | None = None
 
-    def add(self, text: str, opaque: str = "", *, literal: bool = True, several: list[Word] | None = None) -> None:
+    @property
+    def empty(self) -> bool:
+        """Whether there is none yet."""
+        return self.count == 0 and not self.quoted
+
+    def add(self, pieces: Sequence[Piece], *, literal: bool = True, several: list[Word] | None = None) -> None:
         """Add a part; ``several``: the words that it makes where it stands alone."""
-        self.several = several if not self.texts else None
-        self.texts.append(text)
-        self.length += len(text)
-        self.opaque, self.literal = self.opaque or opaque, self.literal and literal
+        self.several = several if self.count == 0 else None
+        self.pieces += pieces
+        self.count += 1
+        self.length += sum(len(piece.text) for piece in pieces)
+        self.literal = self.literal and literal
 
     def words(self, end: int, *, assigned: bool) -> list[Word]:
         """Return the words that the parts make."""
-        if len(self.texts) == 1 and self.several is not None and not (assigned and len(self.several) != 1):
+        if self.count == 1 and self.several is not None and not (assigned and len(self.several) != 1):
             return self.several
-        if not self.texts and not self.quoted:
+        if self.empty:
             return []
-        place = end if self.literal else self.start
-        return [Word("".join(self.texts), self.line, self.start, place, self.quoted, self.opaque)]
+        made = word_of(self.pieces, self.line, self.start, quoted=self.quoted)
+        if not self.literal:
+            return [made]
+        return [Word(made.text, self.line, self.start, end, self.quoted, made.opaque, made.pieces)]
 
 
 class Cursor:
     """A place in a text, and what its variables hold there."""
 
-    def __init__(self, text: str, path: str) -> None:
-        """Stand at the beginning."""
-        self.text, self.path = text, path
+    def __init__(self, text: str, path: str, base: int = 0) -> None:
+        """Stand at the beginning; ``base``: where the text stands in the whole one."""
+        self.text, self.path, self.base = text, path, base
         self.at, self.line = 0, 1
         self.values: dict[str, list[Word]] = {}
         self.arrays: set[str] = set()
 
     def word(self, *, assigned: bool = False) -> list[Word]:
         """Read one word; a variable may make several, or none."""
-        made = _Parts(self.at, self.line)
+        made = _Parts(self.base + self.at, self.line)
         while self.at < len(self.text):
             c = self.text[self.at]
             if c in " \t\n;|&()<>":
                 break
             if self.text.startswith("\\\n", self.at):
-                self.step(2)
-                if made.texts or made.quoted:
+                if not made.empty:
                     break
-                made = _Parts(self.at, self.line)
-            elif c == "\\":
-                made.add(self.text[self.at + 1 : self.at + 2], literal=False)
                 self.step(2)
+                made = _Parts(self.base + self.at, self.line)
+            elif c == "\\":
+                made.add(self._taken(2, skip=1), literal=False)
             elif c == "'":
                 end = self.text.find("'", self.at + 1)
                 if end < 0:
                     raise self.error("has a quote without its end")
-                made.add(self.text[self.at + 1 : end])
+                made.add(self._taken(end - self.at, skip=1))
                 made.quoted = True
-                self.step(end + 1 - self.at)
+                self.step()
             elif c == '"':
-                text, hidden, plain, several = self._double()
+                inner, plain, several = self._double()
                 made.quoted = True
-                made.add(text, hidden, literal=plain, several=several)
+                made.add(inner, literal=plain, several=several)
             elif c in "$`":
-                text, hidden, several = self._expansion(quoted=False)
-                made.add(text, hidden, literal=False, several=several)
+                found, several = self._expansion(quoted=False)
+                made.add(found, literal=False, several=several)
             else:
-                found = _PLAIN.match(self.text, self.at)
-                made.add(found[0] if found else c)
-                self.step(len(found[0]) if found else 1)
-            if made.length > _LENGTH:
+                plain_text = _PLAIN.match(self.text, self.at)
+                made.add(self._taken(len(plain_text[0]) if plain_text else 1))
+            if made.length > LONGEST:
                 raise self.error("holds too long a word")
-        return made.words(self.at, assigned=assigned)
+        return made.words(self.base + self.at, assigned=assigned)
 
-    def _double(self) -> tuple[str, str, bool, list[Word] | None]:
-        """Read a double-quoted part: (text, what is opaque, whether it is literal, the words of "${A[@]}")."""
+    def _double(self) -> tuple[list[Piece], bool, list[Word] | None]:
+        """Read a double-quoted part: (what it holds, whether it is literal, the words of "${A[@]}")."""
         self.step()
-        parts: list[str] = []
-        opaque, literal = "", True
+        pieces: list[Piece] = []
+        literal, length = True, 0
         several: list[Word] | None = None
         while self.at < len(self.text):
             c = self.text[self.at]
             if c == '"':
                 self.step()
-                text = "".join(parts) if several is None else " ".join(word.text for word in several)
-                return text, opaque, literal, several
+                return (pieces if several is None else between(several, " ")), literal, several
+            made: Sequence[Piece]
             if c == "\\" and self.text[self.at + 1 : self.at + 2] in ('"', "\\", "$", "`", "\n"):
-                if self.text[self.at + 1] != "\n":
-                    parts.append(self.text[self.at + 1])
-                self.step(2)
+                made = self._taken(2, skip=2 if self.text[self.at + 1] == "\n" else 1)
                 literal = False
             elif c in "$`":
-                found, hidden, words = self._expansion(quoted=True)
-                opaque, literal = opaque or hidden, False
-                if words is not None and not parts and self.text.startswith('"', self.at):
+                made, words = self._expansion(quoted=True)
+                literal = False
+                if words is not None and not pieces and self.text.startswith('"', self.at):
                     several = words
-                else:
-                    parts.append(found)
+                    made = ()
             else:
-                found_plain = _INSIDE.match(self.text, self.at)
-                parts.append(found_plain[0] if found_plain else c)
-                self.step(len(parts[-1]))
-            if len(parts) > _LENGTH:
+                plain = _INSIDE.match(self.text, self.at)
+                made = self._taken(len(plain[0]) if plain else 1)
+            pieces += made
+            length += sum(len(piece.text) for piece in made)
+            if length > LONGEST:
                 raise self.error("holds too long a word")
         raise self.error("has a quote without its end")
 
-    def _expansion(self, *, quoted: bool) -> tuple[str, str, list[Word] | None]:
-        """Expand at a ``$`` or a backtick: (text, what is opaque, words where it makes several)."""
+    def _taken(self, count: int, *, skip: int = 0, opaque: bool = False) -> tuple[Piece, ...]:
+        """Step over characters, and return them without the first ``skip``."""
+        start, line = self.at + skip, self.line
+        self.step(count)
+        text = self.text[start : self.at]
+        return (Piece(text, self.base + start, line, opaque),) if text else ()
+
+    def _expansion(self, *, quoted: bool) -> _Expanded:
+        """Expand at a ``$`` or a backtick."""
         text, start = self.text, self.at
         if text[start] == "`":
             end = text.find("`", start + 1)
-            self.step((len(text) if end < 0 else end + 1) - start)
-            return text[start : self.at], text[start : self.at], None
+            return self._taken((len(text) if end < 0 else end + 1) - start, opaque=True), None
         if text.startswith("$((", start):
-            return self._arithmetic()
+            return self._arithmetic(), None
         if text.startswith("$(", start):
-            self.step(self._closing(start + 1, "(", ")") - start)
-            return text[start : self.at], text[start : self.at], None
+            return self._taken(self._closing(start + 1, "(", ")") - start, opaque=True), None
         if text.startswith("${", start):
-            self.step(self._closing(start + 1, "{", "}") - start)
-            return self._braced(text[start + 2 : self.at - 1], text[start : self.at], quoted)
+            given = self._taken(self._closing(start + 1, "{", "}") - start, opaque=True)
+            return self._braced(text[start + 2 : self.at - 1], given, quoted)
         name = _NAME.match(text, start + 1)
         if name is None:
-            self.step(2 if text[start + 1 : start + 2] in "@*#?$!-0123456789" and start + 1 < len(text) else 1)
-            given = text[start : self.at]
-            return ("$", "", None) if given == "$" else (given, given, [] if given in ("$@", "$*") else None)
-        self.step(name.end() - start)
-        return self._value(name[0], given=text[start : self.at], quoted=quoted)
+            given = self._taken(
+                2 if text[start + 1 : start + 2] in "@*#?$!-0123456789" and start + 1 < len(text) else 1, opaque=True
+            )
+            if given[0].text == "$":
+                return (given[0]._replace(opaque=False),), None
+            return given, [] if given[0].text in ("$@", "$*") else None
+        return self._value(name[0], given=self._taken(name.end() - start, opaque=True), quoted=quoted)
 
-    def _value(self, name: str, *, given: str, quoted: bool) -> tuple[str, str, list[Word] | None]:
+    def _value(self, name: str, *, given: tuple[Piece, ...], quoted: bool) -> _Expanded:
         """Return what a variable holds, or the reference itself as opaque text."""
         if name not in self.values:
-            return given, given, None
+            return given, None
         words = self.values[name]
         if name in self.arrays:
-            first = words[0] if words else Word("", self.line, self.at, self.at)
-            return first.text, first.opaque, None
+            return (words[0].parts if words else ()), None
         word = words[0]
-        return word.text, word.opaque, [word] if quoted else _split(word)
+        return word.parts, [word] if quoted else split(word)
 
-    def _braced(self, inner: str, given: str, quoted: bool) -> tuple[str, str, list[Word] | None]:  # passed on
+    def _braced(self, inner: str, given: tuple[Piece, ...], quoted: bool) -> _Expanded:  # passed on
         """Expand ``${...}``."""
         name = _NAME.match(inner)
         if name is None:
-            return given, given, None
+            return given, None
         rest, key = inner[name.end() :], name[0]
+        known = self.values.get(key)
         if rest in ("[@]", "[*]"):
-            words = self.values.get(key)
-            if words is None:
-                return given, given, None
-            parts = [*words] if quoted else [part for word in words for part in _split(word)]
-            return " ".join(w.text for w in words), "", parts
+            if known is None:
+                return given, None
+            return tuple(between(known, " ")), [*known] if quoted else [part for word in known for part in split(word)]
         if not rest:
             return self._value(key, given=given, quoted=quoted)
-        known = self.values.get(key)
         fallback = re.fullmatch(r":?([-=?+])(.*)", rest, re.DOTALL)
         if fallback is None:
-            return given, given, None
+            return given, None
         has = known is not None and (not rest.startswith(":") or bool(known and known[0].text))
         if fallback[1] == "+":
-            return (fallback[2], "", None) if has else ("", "", [])
+            return ((Piece(fallback[2], -1, self.line),), None) if has else ((), [])
         if has:
             return self._value(key, given=given, quoted=quoted)
-        if fallback[1] == "?":
-            return given, given, None
-        sub = Cursor(fallback[2], self.path)
-        sub.values, sub.arrays, sub.line = self.values, self.arrays, self.line
-        if len(fallback[2]) > _LENGTH or inner.count("${") > _DEFAULTS:
-            return given, given, None
-        words = sub.words()
-        return " ".join(w.text for w in words), next((w.opaque for w in words if w.opaque), ""), None
+        if fallback[1] == "?" or len(fallback[2]) > LONGEST or inner.count("${") > _DEFAULTS:
+            return given, None
+        sub = Cursor(fallback[2], self.path, self.base + self.at - 1 - len(fallback[2]))
+        sub.values, sub.arrays, sub.line = self.values, self.arrays, given[0].line
+        sub.line += inner.count("\n", 0, len(inner) - len(fallback[2]))
+        return tuple(between(sub.words(), " ")), None
 
     def words(self) -> list[Word]:
-        """Read the words of a default value; they have no place of their own."""
+        """Read the words of a default value."""
         out: list[Word] = []
         while self.at < len(self.text):
             before = self.at
             out += self.word()
             if self.at == before:
                 self.step()
-        return [replace(word, line=self.line, start=0, end=0) for word in out]
+        return out
 
-    def _arithmetic(self) -> tuple[str, str, list[Word] | None]:
-        start = self.at
-        end = self.text.find("))", start)
-        end = len(self.text) if end < 0 else end + 2
-        self.step(end - start)
-        given = self.text[start:end]
-        body = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: self._number(m[1]), given[3:-2])
+    def _arithmetic(self) -> tuple[Piece, ...]:
+        end = self.text.find("))", self.at)
+        given = self._taken((len(self.text) if end < 0 else end + 2) - self.at, opaque=True)
+        body = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: self._number(m[1]), given[0].text[3:-2])
         value = _calculated(body)
-        return (given, given, None) if value is None else (str(value), "", None)
+        return given if value is None else (Piece(str(value), -1, given[0].line),)
 
     def _number(self, name: str) -> str:
         words = self.values.get(name)
@@ -257,26 +251,6 @@ class Cursor:
     def error(self, problem: str) -> ConfigError:
         """Make the error of this place."""
         return ConfigError(problem, where=f"{self.path}:{self.line}")
-
-
-def _split(word: Word) -> list[Word]:
-    """Split the value of an unquoted variable at its blanks; parts keep their places where it was written literally."""
-    if word.opaque:  # what a shell would compute stays one word
-        word = replace(word, text=word.text.replace(word.opaque, re.sub(r"\s+", "_", word.opaque)))
-    if not re.search(r"\s", word.text):
-        return [word] if word.text else []
-    base = word.start if word.end - word.start in (len(word.text), len(word.text) + 2) else -1
-    base += word.quoted and base >= 0
-    found = [m for m in re.finditer(r"\S+", word.text) if m[0] != "\\"]
-    if base < 0:
-        return [replace(word, text=m[0], end=word.start, quoted=False) for m in found]
-    return [replace(word, text=m[0], start=base + m.start(), end=base + m.end(), quoted=False) for m in found]
-
-
-def joined(words: list[Word], between: str = " ") -> Word:
-    """Put words together into one."""
-    text = between.join(word.text for word in words)
-    return Word(text[:_LENGTH], words[-1].line, 0, 0, quoted=True, opaque=next((w.opaque for w in words if w.opaque), ""))
 
 
 def _calculated(text: str) -> int | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from foretell.errors import ConfigError, InputError
 from foretell.readers._document import Document, parse_document
 from foretell.readers._files import Files, read_text
 from foretell.readers._launch import Launcher, launchers
-from foretell.readers._reading import Sources
+from foretell.readers._reading import Origin, Sources, Unmodelled
 from foretell.readers._registry import FAMILIES, families, owner_of, starter_of
 from foretell.readers._tree import Node
 
@@ -58,6 +59,7 @@ def read_texts(
         raise InputError("is missing: name the files of the run, or its command after --", field="files")
     files = files or Files.around(tuple(path for path, _ in texts))
     launch: Launcher | None = None
+    also = ""
     documents: list[Document] = []
     for path, as_it_is in texts:
         text = files.replaced.get(path, as_it_is)
@@ -67,15 +69,25 @@ def read_texts(
         if path == COMMAND or path.casefold().endswith(_SHELL) or text.startswith("#!"):
             if launch is not None:
                 raise ConfigError("starts a second run: give one", where=path)
-            launch = _started(text, path)
+            launch, also = _started(text, path)
         else:
             documents.append(parse_document(text, path))
+    family = None if family is None else family.strip().casefold().replace("-", "_")
     if family is not None and family not in FAMILIES:
         raise InputError("is no family of files", field="family", value=family, allowed=[*FAMILIES])
-    return _read(documents, launch, FAMILIES if family is None else (family,), files, given or {})
+    found = _read(documents, launch, FAMILIES if family is None else (family,), files, given or {})
+    return found if launch is None or not also else _with_others(found, launch, also)
 
 
-def _started(text: str, path: str) -> Launcher:
+def _with_others(found: Reading, launch: Launcher, also: str) -> Reading:
+    """Add that a script starts more than what is answered."""
+    why = f"{launch.path} starts more than one program: {also}"
+    row = Unmodelled("commands", launch.name, Origin(launch.path, launch.line, "commands"), "unknown", why)
+    return replace(found, unmodelled=(*found.unmodelled, row))
+
+
+def _started(text: str, path: str) -> tuple[Launcher, str]:
+    """Return the command of a script that starts the run, and which others it starts."""
     found = launchers(text, path)
     if not found:
         hint = "Known are torchrun, accelerate, deepspeed, srun, python, vllm, sglang, trtllm-serve, axolotl, tune ..."
@@ -83,8 +95,8 @@ def _started(text: str, path: str) -> Launcher:
     first, *others = found
     if others:
         places = ", ".join(f"line {made.line} ({made.name})" for made in others[:4])
-        first.notes.append(f"{path} starts more than one program: line {first.line} ({first.name}) is read, {places} is not")
-    return first
+        return first, f"line {first.line} ({first.name}) is read, {places} is not"
+    return first, ""
 
 
 def _read(

@@ -44,6 +44,8 @@ def rewrite(reading: Reading, options: Mapping[str, str | bool], reread: Reread)
     by_document: dict[int, tuple[Document, list[Change]]] = {}
     for change in changes:
         by_document.setdefault(id(change.document), (change.document, []))[1].append(change)
+    if len({document.path for document, _ in by_document.values()}) < len(by_document):
+        return None  # two parts of one command: each would be written without the other
     try:
         texts: dict[str, str] = {}
         found: list[Edit] = []

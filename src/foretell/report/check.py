@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def _reasons(doubts: Sequence[Unmodelled]) -> list[str]:
     return list(dict.fromkeys(f"{doubt.key}: {doubt.why}" for doubt in doubts))
 
 
-def understood(reading: Reading, extra: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
-    """Return every value that was read or taken, with where it stood."""
+def understood(reading: Reading, extra: Mapping[str, Any], model: str, gone: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return every value that was read or taken, with where it stood; not what ``gone`` names, which no longer holds."""
     rows = [_row("model", model, reading.model_origin, "")] if reading.model is not None and "model" not in extra else []
-    rows += [_row(s.name, s.option, s.origin, s.said) for s in reading.settings.values() if s.name not in extra]
+    rows += [_row(s.name, s.option, s.origin, s.said) for s in reading.settings.values() if s.name not in (*extra, *gone)]
     return rows + [_row(name, value, None, "given with the question") for name, value in extra.items()]
 
 

@@ -16,12 +16,14 @@ from foretell.units import GIB
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["headline", "show"]
+__all__ = ["assertions", "headline", "show"]
 
 _STYLE: Final = {"fits": "bold green", "does_not_fit": "bold red", "uncertain": "bold yellow", "unknown": "bold yellow"}
 _DOUBTS: Final = 12
 _EDITS: Final = 5
 _NOTES: Final = 6
+_OWN: Final = ("gpu", "gpus", "model", "seq_len")
+"""Options of check itself."""
 _WORD: Final = {"died": "RAN OUT", "healthy": "RAN", "nothing": "SAYS NOTHING OF MEMORY"}
 _HOLDS: Final = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("UNKNOWN", "bold red")}
 
@@ -33,7 +35,7 @@ def headline(document: Mapping[str, Any]) -> Text:
     if result["verb"] is None:
         return Text(_WORD[result["log"]["verdict"]], style=_STYLE[verdict]).append(f"  {result['log']['headline']}", style="bold")
     if verdict == "unknown":
-        needs = ", ".join(f"--{name.replace('_', '-')}" for name in result["needs"])
+        needs = ", ".join(_option(name) for name in result["needs"])
         return Text("NO ANSWER YET", style=_STYLE[verdict]).append(f"  give {needs}" if needs else "", style="bold")
     if result["verb"] == "serve":
         from foretell.report import serve_screen  # noqa: PLC0415  # 20 ms
@@ -43,6 +45,8 @@ def headline(document: Mapping[str, Any]) -> Text:
         return Text(verdict.upper(), style=_STYLE[verdict])
     else:
         line = fit_screen.headline({"result": result | {"verdict": result["memory_verdict"]}})
+    if verdict == "does_not_fit" and result["log"] is not None and result["log"]["verdict"] == "died":
+        line = Text("RAN OUT, as its log says; the forecast alone: ", style=_STYLE[verdict]).append(line)
     if verdict == "uncertain" and result["reasons"]:
         what = "the memory" if result["memory_reasons"] else "the speed"
         line = Text(f"UNCERTAIN: not all that changes {what} is modelled; without that ", style=_STYLE[verdict]).append(line)
@@ -63,7 +67,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     if result["needs"]:
         heading(console, "to be given before there is an answer")
         for name, why in result["needs"].items():
-            wrapped(console, Text(f"  --{name.replace('_', '-')}  ").append(why, style="dim"))
+            wrapped(console, Text(f"  {_option(name)}  ").append(why, style="dim"))
     if result["memory_verdict"] is not None:
         fit_screen.levels(result, console)
         fit_screen.breakdown(result, console)
@@ -78,9 +82,8 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     _suggestions(result["suggestions"], console)
     if result["asserts"]:
         heading(console, "asserted")
-        for row in result["asserts"]:
-            word, style = _HOLDS[row["holds"]]
-            wrapped(console, Text(f"  {word:<8}{row['assert']}  (is {row['value']})", style=style))
+        for line in assertions(result):
+            wrapped(console, line)
     _closing(document, console)
 
 
@@ -93,6 +96,18 @@ def _closing(document: Mapping[str, Any], console: Console) -> None:
         paragraph(console, "note", note)
     if len(document["notes"]) > _NOTES:
         paragraph(console, "note", f"{len(document['notes']) - _NOTES} more under --json")
+
+
+def assertions(result: Mapping[str, Any], *, failed: bool = False) -> list[Text]:
+    """Return a line for each assertion, or for those alone that do not hold."""
+    rows = [row for row in result["asserts"] if not (failed and row["holds"])]
+    made = [(*_HOLDS[row["holds"]], row) for row in rows]
+    return [Text(f"  {word:<8}{row['assert']}  (is {row['value']})", style=style) for word, style, row in made]
+
+
+def _option(name: str) -> str:
+    """Return how an option is given: by itself, or with --set."""
+    return f"--{name.replace('_', '-')}" if name in _OWN else f"--set {name.replace('_', '-')}=..."
 
 
 def _title(document: Mapping[str, Any]) -> str:

@@ -153,8 +153,7 @@ def _take(b: Builder, weights: Weights, name: str, value: str) -> None:
         b.settings.pop(name, None)
         b.default(name, value, whose)
     else:
-        other = "; fp16 on a GPU without it" if weights.said.node.value == "auto" else ""
-        kept = f"weights are loaded in {weights.stored}{other} (utils/config resolve_dtype, loaders/model.py)"
+        kept = f"weights are loaded in {weights.stored} (utils/config resolve_dtype, loaders/model.py)"
         b.set(name, value, weights.said, kept)
 
 

@@ -10,6 +10,7 @@ from foretell.readers.axolotl._keys import HARMLESS_PLUGINS, PLUGINS
 from foretell.readers.axolotl._run import DEFAULT, on
 from foretell.readers.hf._common import attention_settings
 from foretell.readers.hf._optimizers import OPTIMIZERS, Optim, optimizer_settings, taken
+from foretell.readers.hf._trl_method import paired
 
 if TYPE_CHECKING:
     from foretell.readers._reading import Builder, Effect
@@ -179,27 +180,27 @@ def optimizer(b: Builder) -> None:
         b.harmless(arguments)
 
 
-_PAIRS: Final = "a sample is a pair of sequences, twice the tokens of one"
-_PREFERENCES: Final[dict[str, tuple[str, ...]]] = {
-    "dpo": (_PAIRS, "a reference model runs beside it"),
-    "ipo": (_PAIRS, "a reference model runs beside it"),
-    "kto": ("a reference model runs beside it",),
-    "simpo": (_PAIRS,),
-    "orpo": (_PAIRS,),
-}
+_REFERENCE: Final = "a reference model runs beside it"
+_PREFERENCES: Final = {"dpo": _REFERENCE, "ipo": _REFERENCE, "kto": _REFERENCE, "simpo": "", "orpo": ""}
 
 
-def preferences(b: Builder) -> None:
-    """Name what reinforcement learning and reward models add."""
+def preferences(b: Builder) -> bool:
+    """Take what reinforcement learning and reward models add; return whether a sample is a pair (TRL's trainers)."""
+    pairs = False
     found = b.sources.get("rl")
     if found is not None:
         kind: str = found.choice({name: name for name in (*_PREFERENCES, "grpo", "gdpo", "ebft")})
-        for why in _PREFERENCES.get(kind, ()):
-            b.doubt(found, "more", why)
-        if kind not in _PREFERENCES:
+        pairs = kind in _PREFERENCES and kind != "kto"
+        if _PREFERENCES.get(kind):
+            b.doubt(found, "more", _PREFERENCES[kind])
+        elif kind in _PREFERENCES:
+            b.harmless(found)
+        else:
             b.doubt(found, "both", "samples are generated and scored during training")
     for key in ("reward_model", "process_reward_model"):
         if (trains := on(b, key)) is not None:
             b.doubt(trains, "both", "a head of a few outputs stands in place of the vocabulary's")
-            if key == "reward_model":
-                b.doubt(trains, "more", _PAIRS)
+            pairs = pairs or key == "reward_model"
+    if pairs:
+        paired(b)
+    return pairs

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from foretell.readers.hf._common import card
 from foretell.readers.hf._targets import listed_targets
 
 if TYPE_CHECKING:
@@ -114,11 +115,24 @@ def weights(b: Builder) -> Weights:
     else:
         bf16 = False
     if bf16 or pure is not None:
+        _emulated(b, half if bf16 else pure)
         return Weights("bf16", word != "full", half if bf16 else pure)
     if fp16 is not None or pure16 is not None:
         return Weights("fp16", fp16 is not None, fp16 or pure16)
     eight = on(b, "load_in_8bit")
     return Weights("fp16" if eight is not None else "fp32", autocast=False, said=eight or half)
+
+
+def _emulated(b: Builder, said: Found | None) -> None:
+    """Name bfloat16 on a GPU without it: auto takes it there too, as ``torch.cuda.is_bf16_supported`` counts emulation."""
+    device = card(b)
+    if device is None or device.vendor != "NVIDIA" or "bf16" in device.peak_flops:
+        return
+    why = f"{device.name} has no bf16: PyTorch emulates it in fp32, which is slow; fp16: true with bf16: false is faster"
+    if said is None:
+        b.doubt_default("bf16", "speed", why)
+    else:
+        b.doubt(said, "speed", why)
 
 
 # -- adapters -----------------------------------------------------------------------------------------------------------

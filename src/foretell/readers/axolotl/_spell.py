@@ -39,9 +39,12 @@ _LIGER: Final = "axolotl.integrations.liger.LigerPlugin"
 _CUT: Final = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
 
 
-def spelling(b: Builder, document: Document | None, *, adapters: bool) -> Spell:
-    """Return what writes an option; ``document``: DeepSpeed's configuration, a file or the axolotl file itself."""
-    return _Spelling(b, document, adapters).spell
+def spelling(b: Builder, document: Document | None, *, adapters: bool, pairs: bool) -> Spell:
+    """Return what writes an option; ``document``: DeepSpeed's configuration, a file or the axolotl file itself.
+
+    ``pairs``: a sample is two sequences.
+    """
+    return _Spelling(b, document, adapters, pairs).spell
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class _Spelling:
     b: Builder
     document: Document | None
     adapters: bool
+    pairs: bool
 
     @property
     def main(self) -> Document:
@@ -74,6 +78,10 @@ class _Spelling:
             "tp": self._tensor,
         }.get(name)
         word = str(value).casefold() if isinstance(value, bool) else value
+        if name == "micro_batch" and self.pairs:
+            if int(word) % 2:
+                return None
+            word = str(int(word) // 2)
         if written is not None:
             return written(word)
         if name not in _PLAIN or (name == "lora_rank" and not self.adapters):

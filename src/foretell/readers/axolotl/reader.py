@@ -23,6 +23,7 @@ from foretell.readers.axolotl._serve import serving
 from foretell.readers.axolotl._spell import spelling
 from foretell.readers.hf._common import Tables
 from foretell.readers.hf._fsdp import FSDP
+from foretell.readers.hf._world import settle_gpus
 from foretell.readers.hf.deepspeed import DEEPSPEED
 
 if TYPE_CHECKING:
@@ -102,18 +103,19 @@ def _read(sources: Sources) -> Reading:
     kernels.optimizer(b)
     adapters, casts, cuts = run.adapter(b), kernels.attention(b), kernels.kernels(b, kernels.plugins(b))
     _allocator(b)
-    _processes(b)
+    several = _processes(b)
     weights = run.weights(b)
     document, asked = sharding(b, weights, adapters=adapters)
     groups(b)
+    settle_gpus(b, several)
     precision(b, weights, asked, adapters=adapters, casts=casts or cuts)
     run.adapter_kernels(b, adapters=adapters)
-    kernels.preferences(b)
+    pairs = kernels.preferences(b)
     _TABLES.rest(b, sources.main)
     if sources.overrides is not None:
         (_TABLES | _COMMAND).rest(b, sources.overrides)
     environment(b)
-    return b.reading(spelling(b, document, adapters=adapters))
+    return b.reading(spelling(b, document, adapters=adapters, pairs=pairs))
 
 
 def _follow(sources: Sources) -> str:
@@ -162,8 +164,11 @@ def _allocator(b: Builder) -> None:
         b.default("expandable_segments", True, why)
 
 
-def _processes(b: Builder) -> None:
-    """Take the workers of Ray, or the processes that stand behind ``--`` on the command line."""
+def _processes(b: Builder) -> str:
+    """Take the workers of Ray, or the processes that stand behind ``--`` on the command line.
+
+    Returns what says that there are several, where nothing counts them.
+    """
     workers = b.sources.get("ray_num_workers")
     if workers is not None and run.on(b, "use_ray") is not None:
         each = b.sources.get("resources_per_worker.GPU")
@@ -172,13 +177,18 @@ def _processes(b: Builder) -> None:
         b.harmless(workers)
     given = b.sources.overrides
     if given is None:
-        return
+        return ""
     node, nodes, every = given.get("nproc_per_node"), given.get("nnodes", "num_machines"), given.get("num_processes")
     if node is not None and re.fullmatch(r"\d+", node.text()):
         b.set("gpus_per_node", node.whole(), node)
         b.set("gpus", node.whole() * (1 if nodes is None else nodes.whole()), node)
     elif every is not None:
         b.set("gpus", every.whole(), every)
+    elif node is not None:
+        return f"{node.where}: nproc_per_node is {node.said}, which only the machine knows"
+    elif nodes is not None and nodes.said != "1":
+        return f"{nodes.where}: {nodes.said} nodes, and nothing says how many GPUs each has"
+    return ""
 
 
 FAMILY: Final = Family("axolotl", "axolotl (YAML, or axolotl train)", _claims, _read, _starts)

@@ -114,7 +114,7 @@ def fields(sources: Sources, program: str, source: str, more: Mapping[str, Found
     if "num_query_groups" in out:
         out["group_query_attention"] = made(out["num_query_groups"], value=True)
     _settled(out)
-    return Fields(sources.main, program, {name: name for name in out}, source, out)
+    return Fields(sources.main, program, {name: name for name in out}, source, found=out)
 
 
 def _special(out: dict[str, Found], get: Callable[[str], Found | None]) -> None:

@@ -28,6 +28,8 @@ _HEADS: Final = frozenset((
     "peft", "model_transform", "launcher", "results_dir", "job_name", "factory",
 ))  # fmt: skip
 """Sections that change neither memory nor speed, but for what stands in the tables below."""
+_EMPTY: Final = frozenset(("model", "train", "optimizer", "ddp", "dist", "comm_overlap", "mixed_precision"))
+"""Sections that say nothing where they are empty."""
 _BELOW: Final = frozenset((
     "model.optim", "model.data", "model.peft", "model.tokenizer", "model.nsys_profile", "model.generation_config",
     "model.exp_manager", "model.megatron_timer_kwargs", "optim.lr_scheduler", "model.inference",
@@ -143,7 +145,7 @@ def account(b: Builder, document: Document) -> None:
             unmodelled[key], idle[key] = _TABLE[name], _IDLE.get(name, ())
         elif any(part in _TABLE for part in parts[1:]) and not _MADE & set(parts):  # inside of what is not modelled
             unmodelled[key] = next(_TABLE[part] for part in parts[1:] if part in _TABLE)
-        elif _known(parts):
+        elif _known(parts) or (key in _EMPTY and found.node.value == {}):
             neutral.add(key)
     b.rest(document, frozenset(neutral), unmodelled, off=idle)
 

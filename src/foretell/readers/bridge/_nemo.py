@@ -1,4 +1,4 @@
-"""What NeMo 1 spells in its own way, recipes of precision by name, and models by the name of their class.
+"""What NeMo 1 spells in its own way, and recipes of precision by name.
 
 Source: NVIDIA/NeMo v2.4 ``examples/nlp/language_modeling/conf/megatron_gpt_config.yaml``, ``nemo/collections/nlp/models/
 language_modeling/megatron_base_model.py``, ``nemo/collections/llm/recipes/precision/mixed_precision.py``;
@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from foretell.readers.bridge._fields import made, short
+from foretell.readers.bridge._fields import made
 
 if TYPE_CHECKING:
     from foretell.readers._document import Found
     from foretell.readers._reading import Sources
 
-__all__ = ["CLASSES", "named_model", "nemo_one", "precision"]
+__all__ = ["nemo_one", "precision"]
 
 _ACTIVATIONS: Final = {
     "gelu": ("gelu", False), "swiglu": ("silu", True), "fast-swiglu": ("silu", True), "geglu": ("gelu", True),
@@ -43,35 +43,6 @@ _PLAIN: Final = {
     "mamba_num_groups": "model.mamba_ssm_ngroups",
 }
 """Argument -> NeMo 1's field."""
-CLASSES: Final = {
-    "llama2config7b": "llama-2-7b", "llama2config13b": "llama-2-13b", "llama2config70b": "llama-2-70b",
-    "llama3config8b": "llama-3-8b", "llama3config70b": "llama-3-70b", "llama31config8b": "llama-3.1-8b",
-    "llama31config70b": "llama-3.1-70b", "llama31config405b": "llama-3.1-405b", "llama32config1b": "llama-3.2-1b",
-    "llama32config3b": "llama-3.2-3b", "codellamaconfig34b": "codellama-34b", "mistralconfig7b": "mistral-7b-v0.1",
-    "mistralnemoconfig12b": "mistral-nemo-12b", "mistralnemoconfig123b": "mistral-large-123b",
-    "mixtralconfig8x7b": "mixtral-8x7b", "mixtralconfig8x22b": "mixtral-8x22b", "nemotron4config15b": "nemotron-4-15b",
-    "nemotron4config340b": "nemotron-4-340b", "gemmaconfig2b": "gemma-2b", "gemmaconfig7b": "gemma-7b",
-    "gemma2config2b": "gemma-2-2b", "gemma2config9b": "gemma-2-9b", "gemma2config27b": "gemma-2-27b",
-    "qwen2config500m": "qwen2-0.5b", "qwen2config1p5b": "qwen2-1.5b", "qwen2config7b": "qwen2-7b", "qwen2config72b": "qwen2-72b",
-    "qwen25config500m": "qwen2.5-0.5b", "qwen25config1p5b": "qwen2.5-1.5b", "qwen25config3b": "qwen2.5-3b",
-    "qwen25config7b": "qwen2.5-7b", "qwen25config14b": "qwen2.5-14b", "qwen25config32b": "qwen2.5-32b",
-    "qwen25config72b": "qwen2.5-72b", "qwen3config600m": "qwen3-0.6b", "qwen3config1p7b": "qwen3-1.7b",
-    "qwen3config4b": "qwen3-4b", "qwen3config8b": "qwen3-8b", "qwen3config14b": "qwen3-14b", "qwen3config32b": "qwen3-32b",
-    "qwen3config30b_a3b": "qwen3-30b-a3b", "qwen3config235b_a22b": "qwen3-235b-a22b", "deepseekv3config": "deepseek-v3",
-    "deepseekv2config": "deepseek-v2", "deepseekv2liteconfig": "deepseek-v2-lite", "gptossconfig120b": "gpt-oss-120b",
-    "gptossconfig20b": "gpt-oss-20b", "nemotronhconfig8b": "nemotron-h-8b", "nemotronhconfig56b": "nemotron-h-56b",
-    "starcoder2config3b": "starcoder2-3b", "starcoder2config7b": "starcoder2-7b", "starcoder2config15b": "starcoder2-15b",
-}  # fmt: skip
-"""Classes of NeMo 2 (in lower case) -> models of the catalog."""
-
-
-def named_model(sources: Sources) -> tuple[Found, str] | None:
-    """Return the model that a class names: ``model.config._target_: ...Llama3Config8B``."""
-    found = sources.get("model.config._target_")
-    if found is None:
-        return None
-    name = CLASSES.get(short(found))
-    return None if name is None else (found, name)
 
 
 def precision(sources: Sources) -> dict[str, Found]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from foretell.catalog import loader
 from foretell.readers._document import Document
 from foretell.readers._environment import environment, variables
 from foretell.readers._family import Family
 from foretell.readers._reading import Builder, refused
 from foretell.readers._tree import Node
+from foretell.readers.bridge._classes import FULL, dropped, experts, named_model, of_class
 from foretell.readers.bridge._fields import Fields, fields, made, resolved
 from foretell.readers.bridge._keys import account, changed
-from foretell.readers.bridge._nemo import named_model, nemo_one, precision
+from foretell.readers.bridge._nemo import nemo_one, precision
 from foretell.readers.bridge._peft import adapters
 from foretell.readers.bridge._spell import Writer
 from foretell.readers.megatron._args import ARGS
@@ -86,6 +86,9 @@ def _read(sources: Sources) -> Reading:
     bert = sources.get("model.bert_binary_head") is not None or "bert" in name.casefold()
     view = fields(sources, "pretrain_bert.py" if bert else "pretrain_t5.py" if "T5" in name else name or "configuration", source)
     view = _completed(sources, view, {**nemo_one(sources), **precision(sources)})
+    view = replace(view, dropout=dropped(sources, bert=bert), scripted=not _bridged(sources))
+    if (known := named_model(sources)) is not None:  # classes of models with experts set it (models/*/*_provider.py)
+        view = replace(view, found=experts(known[0]) | dict(view.found))
     b = Builder("megatron_bridge", sources, version="2026-08")
     shape = _model(b, sources, view, name)
     _train(b, sources, view, shape)
@@ -170,8 +173,8 @@ def _model(b: Builder, sources: Sources, view: Fields, name: str) -> Shape | Non
         b.needs("model", f"{name} has parts beside its language model: give its name or its config.json with --model")
         return None
     known = named_model(sources)
-    if known is not None and not {"hidden_size", "num_attention_heads"} <= view.found.keys():
-        return _of_class(b, view, *known)
+    if known is not None and not view.found.keys() >= FULL:
+        return of_class(b, view, *known)
     found = view.get("num_layers", "hidden_size")
     if (
         sources.get("model.mamba_ssm_ngroups") is not None
@@ -186,19 +189,17 @@ def _model(b: Builder, sources: Sources, view: Fields, name: str) -> Shape | Non
             "both",
             "norms, positions and activation are the recipe's, not in the files: Megatron-Core's defaults are taken",
         )
-    return describe(b, view, degree(view, "tp"))
+    shape = describe(b, view, degree(view, "tp"))
+    named = sources.get("model.config._target_", "model._target_")
+    if shape is None and named is not None:
+        what = "is no class that is known here, and its sizes are not in the files: give --model NAME"
+        b.needs("model", f"{named.where}: {named.text().rpartition('.')[2]} {what}")
+    return shape
 
 
-def _of_class(b: Builder, view: Fields, found: Found, model: str) -> Shape:
-    """Take the model that a class has as its defaults, with another number of layers where one is given."""
-    config: dict[str, Any] = loader.model_entry(model)["config"]
-    layers = view.whole("num_layers")
-    other = layers is not None and layers != config.get("num_hidden_layers")
-    b.model({**config, "num_hidden_layers": layers} if other else model, found, f"the defaults of this class: {model}")
-    b.default("dropout", 0.0, f"default of {found.text().rpartition('.')[2]}")
-    experts = next((config[key] for key in ("num_local_experts", "num_experts", "n_routed_experts") if key in config), 0)
-    count = config["num_hidden_layers"] if layers is None else layers
-    return Shape(count, config["hidden_size"], config["num_attention_heads"], config["vocab_size"], experts=experts or 0)
+def _bridged(sources: Sources) -> bool:
+    """Whether it is Megatron-Bridge's, whose vocabulary has no default; NeMo 2's data is GPT-2's (llm/gpt/data/mock.py)."""
+    return sources.main.at("train") is not None or sources.main.at("ddp") is not None
 
 
 def _train(b: Builder, sources: Sources, view: Fields, shape: Shape | None) -> None:
@@ -221,10 +222,18 @@ def _train(b: Builder, sources: Sources, view: Fields, shape: Shape | None) -> N
         b.set("seq_len", length.whole(), length)
     else:
         b.needs("seq_len", "neither the model nor the data says how long a sample is: the recipe does")
+    if _bridged(sources) and all(sources.main.at(key) is None for key in ("_target_", "model._target_")):
+        why = "default of Megatron-Bridge's recipes, which such a file changes (recipes/common.py)"
+        if not {"bf16", "fp16", "fp8_format", "fp4_format"} & view.found.keys():
+            b.default("precision", "bf16", why)
+        if not {"use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2"} & view.found.keys():
+            b.default("zero", 1, why)
     states(b, view, shape)
     recipe = sources.get("mixed_precision")
     if recipe is not None and recipe.node.scalar and re.search("fp8|nvfp4", recipe.text()):
         b.doubt(recipe, "memory", "this recipe keeps and gathers weights in 8 or 4 bits")
+    if view.dropout == 0 and not {"hidden_dropout", "attention_dropout"} & view.found.keys():
+        b.default("dropout", 0.0, "default of the providers of named models (Megatron-Bridge, NeMo 2: models/*)")
     kernels(b, view, shape)
     _nemo_one(b, sources)
     _devices(b, sources)

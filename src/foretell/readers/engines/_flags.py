@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from foretell.readers._reading import Builder, Effect, Sources
 
-__all__ = ["Flags", "Grammar", "Tables", "alone", "command_flags", "engine_variables", "file_flags", "human", "image_version",
+__all__ = ["Flags", "Grammar", "Tables", "alone", "command_flags", "engine_variables", "engine_version", "file_flags", "human",
            "variables_below", "words_of"]  # fmt: skip
 
 _HUMAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Ki|Mi|Gi|Ti|[kKmMgGtT])")
@@ -92,10 +92,14 @@ class Flags:
         if found is not None:
             b.set(name, found.real(minimum=1e-6, maximum=1.0), found)
 
-    def rest(self, b: Builder, tables: Tables) -> None:
-        """Account for every flag that nobody looked at."""
+    def given(self, *keys: str) -> bool:
+        """Whether one of the keys, or one below it, is there; it does not count as looked at."""
+        return any(key.partition(".")[0] in keys for document in self.documents for key in document.keys())  # noqa: SIM118
+
+    def rest(self, b: Builder, tables: Tables, grammar: Grammar, program: str) -> None:
+        """Account for every flag that nobody looked at; the program refuses those that it does not have."""
         for document in self.documents:
-            b.rest(document, tables.neutral, tables.unmodelled, off=tables.off)
+            b.rest(document, tables.neutral, tables.unmodelled, off=tables.off, known=grammar.known, strict=program)
 
     def holder(self, key: str) -> Document:
         """Return the document that gives a key, or the first."""
@@ -139,14 +143,18 @@ def file_flags(document: Document, grammar: Grammar) -> Document:
     return document
 
 
-def image_version(b: Builder) -> None:
-    """Take the engine's version from the tag of the image that it runs in ("vllm/vllm-openai:v0.11.0")."""
+def engine_version(b: Builder, name: str) -> None:
+    """Take the engine's version: of the tag of the image that it runs in ("vllm/vllm-openai:v0.11.0"), or the newest known."""
+    from foretell.recipe.engine_versions import CHECKED  # noqa: PLC0415  # 30 ms, which claims do without
+
+    b.version = CHECKED[name]
     launch = b.sources.launch
     image = None if launch is None else next(iter(launch.wrappers.get("container", ())), None)
     tag = None if image is None else re.search(r":v?(\d+\.\d+\.\d+)(?![\d.])", image.text)
     if launch is not None and image is not None and tag is not None:
         place = Origin(launch.path, image.line, "image")
         b.settings["engine_version"] = Setting("engine_version", tag[1], place, image.text)
+        b.version = tag[1]
 
 
 def engine_variables(

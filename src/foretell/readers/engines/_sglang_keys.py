@@ -13,9 +13,7 @@ from foretell.readers.engines._flags import Grammar, Tables
 if TYPE_CHECKING:
     from foretell.readers._reading import Effect
 
-__all__ = ["GRAMMAR", "LORA", "TABLES", "VERSION"]
-
-VERSION: Final = "0.5.23"
+__all__ = ["GRAMMAR", "LORA", "TABLES"]
 
 _SETTINGS = """
 model_path model_type context_length is_embedding dtype quantization kv_cache_dtype tp_size pp_size dp_size attn_dp_size

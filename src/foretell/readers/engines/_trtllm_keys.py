@@ -13,9 +13,7 @@ from foretell.readers.engines._flags import Grammar, Tables
 if TYPE_CHECKING:
     from foretell.readers._reading import Effect
 
-__all__ = ["GRAMMAR", "OWN", "TABLES", "VERSION"]
-
-VERSION: Final = "1.2.1"
+__all__ = ["GRAMMAR", "OWN", "TABLES"]
 
 _SETTINGS = """
 model backend max_batch_size max_num_tokens max_seq_len tensor_parallel_size pipeline_parallel_size moe_expert_parallel_size
@@ -82,7 +80,6 @@ _UNMODELLED: Final[dict[str, tuple[Effect, str]]] = {
     "kv_cache_config.use_uvm": ("less", "the pool may lie in host memory"),
     "kv_cache_config.mamba_ssm_cache_dtype": ("memory", "the format of recurrent states"),
     "kv_cache_config.use_kv_cache_manager_v2": ("both", "another manager of the pool"),
-    "kv_cache_config.*": ("both", "the pool of keys and values"),
     **_each("cache_transceiver_config.* server_role disagg_cluster.* disagg_cluster kv_connector_config.*", _APART),
     **_each("context_parallel_size cp_config.* cp_config moe_cluster_parallel_size enable_lm_head_tp_in_adp", _CALLED),
     "moe_tensor_parallel_size": ("both", "ranks that share the matrices of one expert"),

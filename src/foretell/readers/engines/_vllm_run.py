@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from foretell.readers.engines._flags import human
 from foretell.readers.engines._model import Served, held_format, known_draft
 from foretell.readers.engines._vllm_keys import LORA, VERSION
+from foretell.readers.engines._vllm_length import check_length
 
 if TYPE_CHECKING:
     from foretell.readers._document import Found
@@ -49,14 +51,17 @@ _HEADS: Final = ("medusa", "mlp_speculator", "dflash", "dspark", "extract_hidden
 _NO_MODEL: Final = ("ngram", "ngram_gpu", "[ngram]", "suffix")
 
 
-def engine(b: Builder, flags: Flags, served: Served) -> None:
-    """Take everything that the flags say of the engine and its layout."""
+def engine(b: Builder, flags: Flags, served: Served, *, long: bool) -> None:
+    """Take everything that the flags say of the engine and its layout.
+
+    ``long``: the environment lets a sequence be longer than the model's file allows.
+    """
     b.default("engine", "vllm", "the program that is started")
     _purpose(b, flags)
     _weights(b, flags, served)
     _cache(b, flags)
     _layout(b, flags, served)
-    _limits(b, flags, served)
+    _limits(b, flags, served, long=long)
     _graphs(b, flags)
     _speculation(b, flags)
     _adapters(b, flags)
@@ -152,18 +157,18 @@ def _layout(b: Builder, flags: Flags, served: Served) -> None:
         b.set("gpus_per_node", inner * local.whole(), local, "ranks that this node starts")
 
 
-def _limits(b: Builder, flags: Flags, served: Served) -> None:
+def _limits(b: Builder, flags: Flags, served: Served, *, long: bool) -> None:
     """Take the scheduler's limits and the memory flag."""
     longest = flags.get("max_model_len")
     if longest is not None and longest.text().strip().casefold() in ("auto", "-1"):
         b.set("max_model_len", "auto", longest, "the longest sequence that fits")
     elif longest is not None:
-        flags.count(b, "max_model_len", "max_model_len")
+        b.set("max_model_len", human(longest), longest)
+        if not long:
+            check_length(longest, human(longest), flags, served)
     else:
-        why = (
-            f"{DEFAULT}: what the model's file allows (config/model.py); vLLM does not start where one such sequence does not fit"
-        )
-        b.default("max_model_len", served.longest, why)
+        why = "what the model's file allows (config/model.py); vLLM does not start where one such sequence does not fit"
+        b.default("max_model_len", served.longest, f"default of vLLM {b.version}: {why}")
     flags.count(b, "max_num_seqs", "max_num_seqs")
     flags.count(b, "max_num_batched_tokens", "max_num_batched_tokens")
     flags.count(b, "block_size", "block_size")

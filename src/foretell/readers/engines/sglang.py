@@ -16,13 +16,13 @@ from foretell.readers.engines._flags import (
     alone,
     command_flags,
     engine_variables,
+    engine_version,
     file_flags,
     human,
-    image_version,
     words_of,
 )
 from foretell.readers.engines._model import Served, known_draft, served_model
-from foretell.readers.engines._sglang_keys import GRAMMAR, LORA, TABLES, VERSION
+from foretell.readers.engines._sglang_keys import GRAMMAR, LORA, TABLES
 from foretell.readers.engines._variables import sglang_variable
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _starts(launch: Launcher) -> bool:
 
 
 def _read(sources: Sources) -> Reading:
-    b = Builder("sglang", sources, verb="serve", version=VERSION)
+    b = Builder("sglang", sources, verb="serve")
     command = sources.main if sources.main.form == "arguments" else None
     flags, single = _flags(sources, command)
     named = flags.get("model_path")
@@ -83,7 +83,7 @@ def _read(sources: Sources) -> Reading:
     else:
         b.needs("model", "the flags name no model (--model-path)")
     b.default("engine", "sglang", "the program that is started")
-    image_version(b)
+    engine_version(b, "sglang")
     _formats(b, flags, served)
     ranks = _layout(b, flags, served)
     _limits(b, flags, ranks)
@@ -96,7 +96,7 @@ def _read(sources: Sources) -> Reading:
     kind = flags.get("model_type", "load_format")
     if kind is not None:
         b.harmless(kind)
-    flags.rest(b, TABLES)
+    flags.rest(b, TABLES, GRAMMAR, "SGLang")
     b.world()
     b.settings.pop("gpus", None)
     engine_variables(b, ("SGLANG_", "SGL_"), sglang_variable)

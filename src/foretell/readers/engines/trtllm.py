@@ -12,9 +12,9 @@ from foretell.errors import ConfigError
 from foretell.readers._arguments import POSITIONAL
 from foretell.readers._family import Family
 from foretell.readers._reading import Builder, Change, Reading, Sources, refused
-from foretell.readers.engines._flags import Flags, alone, command_flags, engine_variables, file_flags, image_version, words_of
+from foretell.readers.engines._flags import Flags, alone, command_flags, engine_variables, engine_version, file_flags, words_of
 from foretell.readers.engines._model import Served, known_draft, served_model
-from foretell.readers.engines._trtllm_keys import GRAMMAR, OWN, TABLES, VERSION
+from foretell.readers.engines._trtllm_keys import GRAMMAR, OWN, TABLES
 from foretell.readers.engines._variables import tensorrt_variable
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _starts(launch: Launcher) -> bool:
 
 
 def _read(sources: Sources) -> Reading:
-    b = Builder("trtllm", sources, verb="serve", version=VERSION)
+    b = Builder("trtllm", sources, verb="serve")
     command = sources.main if sources.main.form == "arguments" else None
     flags, single = _flags(sources, command)
     model, served = single or flags.get("model"), Served()
@@ -60,7 +60,7 @@ def _read(sources: Sources) -> Reading:
     else:
         b.needs("model", "the file names no model: trtllm-serve MODEL does")
     b.default("engine", "tensorrt-llm", "the program that is started")
-    image_version(b)
+    engine_version(b, "tensorrt-llm")
     _formats(b, flags, served)
     _layout(b, flags, served)
     flags.count(b, "max_model_len", "max_seq_len")
@@ -72,7 +72,7 @@ def _read(sources: Sources) -> Reading:
     _graphs(b, flags)
     _speculation(b, flags)
     _adapters(b, flags)
-    flags.rest(b, TABLES)
+    flags.rest(b, TABLES, GRAMMAR, "TensorRT-LLM")
     b.world()
     b.settings.pop("gpus", None)
     engine_variables(b, ("TRTLLM_", "TLLM_"), tensorrt_variable)

@@ -11,10 +11,11 @@ from foretell.errors import ConfigError
 from foretell.readers._arguments import POSITIONAL
 from foretell.readers._family import Family
 from foretell.readers._reading import Builder, Reading, Sources, refused
-from foretell.readers.engines._flags import Flags, alone, command_flags, engine_variables, file_flags, image_version, words_of
+from foretell.readers.engines._flags import Flags, alone, command_flags, engine_variables, engine_version, file_flags, words_of
 from foretell.readers.engines._model import Served, served_model
 from foretell.readers.engines._variables import VLLM_DEFAULTS, vllm_variable
-from foretell.readers.engines._vllm_keys import GRAMMAR, TABLES, VERSION
+from foretell.readers.engines._vllm_keys import GRAMMAR, TABLES
+from foretell.readers.engines._vllm_length import long_allowed
 from foretell.readers.engines._vllm_run import DEFAULT, engine
 from foretell.readers.engines._vllm_spell import spelling
 
@@ -53,7 +54,7 @@ def _starts(launch: Launcher) -> bool:
 
 
 def _read(sources: Sources) -> Reading:
-    b = Builder("vllm", sources, verb="serve", version=VERSION)
+    b = Builder("vllm", sources, verb="serve")
     command = sources.main if sources.main.form == "arguments" else None
     flags, named = _flags(sources, command)
     model = named or flags.get("model")
@@ -67,9 +68,9 @@ def _read(sources: Sources) -> Reading:
         b.model(_MODEL, None, f"{DEFAULT} (config/model.py)")
     else:
         b.needs("model", "the flags name no model: the command that uses this file does")
-    image_version(b)
-    engine(b, flags, served)
-    flags.rest(b, TABLES)
+    engine_version(b, "vllm")
+    engine(b, flags, served, long=sources.launch is not None and long_allowed(sources.launch.document, ""))
+    flags.rest(b, TABLES, GRAMMAR, "vLLM")
     b.world()
     b.settings.pop("gpus", None)
     engine_variables(b, ("VLLM_", "HIP_FORCE_", "AITER_"), vllm_variable, VLLM_DEFAULTS)

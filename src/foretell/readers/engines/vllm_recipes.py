@@ -15,10 +15,11 @@ from foretell.errors import ForetellError
 from foretell.readers._environment import environment
 from foretell.readers._family import Family
 from foretell.readers._reading import Builder, Change, Reading, Sources, refused
-from foretell.readers.engines._flags import Flags, file_flags, variables_below
+from foretell.readers.engines._flags import Flags, engine_version, file_flags, variables_below
 from foretell.readers.engines._model import Served, served_model
 from foretell.readers.engines._variables import VLLM_DEFAULTS, vllm_variable
-from foretell.readers.engines._vllm_keys import GRAMMAR, TABLES, VERSION
+from foretell.readers.engines._vllm_keys import GRAMMAR, TABLES
+from foretell.readers.engines._vllm_length import long_allowed
 from foretell.readers.engines._vllm_recipes_words import Plan, plan_of, words_document
 from foretell.readers.engines._vllm_run import engine
 
@@ -59,7 +60,7 @@ def _read(sources: Sources) -> Reading:
     document = sources.main
     if not document.has("variants.default"):
         raise refused(document, "has no variant 'default'", hint="A recipe says there which checkpoints exist")
-    b = Builder("vllm_recipes", sources, verb="serve", version=VERSION)
+    b = Builder("vllm_recipes", sources, verb="serve")
     named = document.get("variants.default.model_id", "model.model_id")
     plan = plan_of(document, _gpu(sources))
     flags = Flags((file_flags(words_document(document, plan, GRAMMAR), GRAMMAR),))
@@ -68,10 +69,11 @@ def _read(sources: Sources) -> Reading:
         b.needs("model", "the recipe names no model")
     else:
         served = served_model(b, named)
+    engine_version(b, "vllm")
     precision = _precision(b, document, served)
     _chosen(b, document, plan)
-    engine(b, flags, served)
-    flags.rest(b, TABLES)
+    engine(b, flags, served, long=long_allowed(document, *(f"{key}." for key in plan.environment)))
+    flags.rest(b, TABLES, GRAMMAR, "vLLM")
     for key in plan.environment:
         variables_below(b, document, f"{key}.", ("VLLM_",), vllm_variable, VLLM_DEFAULTS)
         for other in [*document.untouched()]:
@@ -114,6 +116,7 @@ def _chosen(b: Builder, document: Document, plan: Plan) -> None:
     )
     if tag is not None and version is not None:
         b.set("engine_version", version[1], tag)
+        b.version = version[1]
 
 
 def _precision(b: Builder, document: Document, served: Served) -> str | None:

@@ -17,6 +17,7 @@ from foretell.readers._reading import Builder, Change, Reading, Sources, refused
 from foretell.readers.foundry._keys import JOB, TABLES
 from foretell.readers.foundry._model import DEFAULT, VERSION, Model, model
 from foretell.readers.foundry._shards import sharding
+from foretell.readers.hf._world import settle_gpus
 
 if TYPE_CHECKING:
     from foretell.readers._document import Document
@@ -40,6 +41,8 @@ _OWN: Final = """
 device_train_microbatch_size global_train_batch_size fsdp_config max_duration algorithms eval_loader optimizer max_seq_len
 """
 _SIGNS: Final = frozenset(_OWN.split())
+_MODELS: Final = ("mpt_causal_lm", "hf_causal_lm", "hf_t5", "fmapi_causal_lm", "openai_causal_lm", "openai_chat")
+"""Names that the registry of models has (``llmfoundry/models/__init__.py``, ``models/hf``, ``models/inference_api_wrapper``)."""
 _NO_RUN: Final = (
     ("models", "evaluates models"),
     ("batch_sizes", "measures inference"),
@@ -58,7 +61,8 @@ def _claims(document: Document) -> float:
         return 0.9 if document.at("parameters.train_loader") is not None else 0.6
     if "model" in keys and "train_loader" in keys and keys & _SIGNS:
         return 1.0
-    if document.at("model.name") is not None and len(keys & _SIGNS) > 1:
+    name = document.at("model.name")
+    if name is not None and (len(keys & _SIGNS) > 1 or (name.value in _MODELS and keys & _SIGNS)):
         return 0.7
     if keys and keys <= {"icl_tasks", "eval_gauntlet"}:
         return 0.7
@@ -126,6 +130,7 @@ def _world(b: Builder, values: Values) -> None:
     found = b.sources.main.get("compute.gpus") if values.prefix else None
     if found is not None:
         b.set("gpus", found.whole(), found)
+    settle_gpus(b)
 
 
 def _length(b: Builder, values: Values) -> None:

@@ -6,11 +6,13 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from foretell.errors import ForetellError
 from foretell.readers._reading import refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from foretell.machine import HardwareNode
     from foretell.readers._document import Document, Found
     from foretell.readers._reading import Builder, Effect, Sources
 
@@ -20,6 +22,7 @@ __all__ = [
     "Section",
     "Tables",
     "attention_settings",
+    "card",
     "dtype_name",
     "inline",
     "named_file",
@@ -89,6 +92,19 @@ class Section:
         """Whether one of the names is there and on."""
         found = self.get(*names)
         return found is not None and found.flag()
+
+
+def card(b: Builder) -> HardwareNode | None:
+    """Return the accelerator that the user names; None where nobody does, or it is not known here."""
+    asked = b.sources.given.get("gpu")
+    if not isinstance(asked, str):
+        return None
+    from foretell.machine import load_hardware  # noqa: PLC0415  # where one is named
+
+    try:
+        return load_hardware(asked)
+    except ForetellError:
+        return None
 
 
 _DTYPES: Final = {

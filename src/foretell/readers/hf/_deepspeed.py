@@ -163,6 +163,9 @@ def _batch(part: _Part) -> None:
                 raise found.error(problem, hint=f'Say the same in both, or "auto" for {key}')
             other = f"{before.value}, {before.origin.why}"
             b.note(f"{found.where}: {key} {value} is taken; transformers wants the same of its own ({other})")
+        if part.trainer and before is not None and before.value == value and before.origin.path:
+            b.harmless(found)  # the same as the Trainer's own
+            continue
         b.set(name, value, found)
     if not part.trainer and not {"micro_batch", "global_batch"} <= b.settings.keys():
         b.default("grad_accum", 1, f"{_DEFAULT} (runtime/config.py)")
@@ -294,12 +297,15 @@ def _live(part: _Part) -> None:
     again = part.given_zero("stage3_max_reuse_distance", "max_reuse_distance")
     limits = sorted((found for found in (live, again) if found is not None), key=lambda found: found.whole(minimum=0))
     if limits:
-        b.set("live_parameters", max(1, limits[0].whole(minimum=0)), limits[0])
+        least = limits[0].whole(minimum=0)
+        # partitioned_param_coordinator.py: __params_to_release, and no prefetching beyond the limit
+        b.set("live_parameters", max(1, least), limits[0], "" if least else "0: no weights are kept but those in use, as with 1")
         for other in limits[1:]:
             b.harmless(other)
     group = part.given_zero("sub_group_size")
-    if group is not None:  # 0: each tensor is a group
-        b.set("sub_group", max(1, group.whole(minimum=0, maximum=10**13)), group)
+    if group is not None:  # stage3.py _create_fp16_sub_groups
+        size = group.whole(minimum=0, maximum=10**13)
+        b.set("sub_group", max(1, size), group, "" if size else "0: each parameter is a group of its own, as with 1")
     small = part.given_zero("stage3_param_persistence_threshold", "param_persistence_threshold")
     if small is not None and small.whole(minimum=0) > _KEPT:
         b.doubt(small, "more-memory", "parameters below this size are not sharded")

@@ -14,6 +14,7 @@ from foretell.readers._reading import Builder
 from foretell.readers.hf._common import HF_VERSION, Section, Tables, inline
 from foretell.readers.hf._fsdp import FSDP, fsdp_settings
 from foretell.readers.hf._optimizers import OPTIMIZERS, optimizer_settings, taken
+from foretell.readers.hf._world import settle_gpus, several_of
 from foretell.readers.hf.accelerate import Accelerate, launch_settings
 from foretell.readers.hf.deepspeed import DEEPSPEED, DeepSpeed, deepspeed_settings
 from foretell.readers.hf.deepspeed import FAMILY as _DEEPSPEED
@@ -78,8 +79,9 @@ def training_settings(b: Builder, section: Section, defaults: Defaults | None = 
     made.beside = launch_settings(b, done=named)
     if made.beside is not None and made.deepspeed is None:
         made.deepspeed = made.beside.deepspeed
+    settle_gpus(b, several_of(made.beside))
     _fsdp(b, section, made)
-    _autocast(b, section, made)
+    _autocast(made)
     _optimizer(b, section, made, own)
     _evaluation(b, section)
     return made
@@ -233,7 +235,7 @@ def _fsdp(b: Builder, section: Section, made: Training) -> None:
             FSDP.under("fsdp_", "").rest(b, document)
 
 
-def _autocast(b: Builder, section: Section, made: Training) -> None:
+def _autocast(made: Training) -> None:
     """Below the arguments' own bf16 and fp16 accelerate's mixed_precision counts; DeepSpeed has its own."""
     beside = made.beside
     if made.mixed == "no" and beside is not None and beside.precision not in (None, "no"):
@@ -246,11 +248,6 @@ def _autocast(b: Builder, section: Section, made: Training) -> None:
             )
             raise before.error(problem)
         made.mixed = made.deepspeed.precision
-    tf32 = section.get("tf32")
-    if tf32 is not None and tf32.flag() and made.mixed == "no":
-        b.doubt(tf32, "speed", "products of fp32 run as TF32")
-    elif tf32 is not None:
-        b.harmless(tf32)
 
 
 def _optimizer(b: Builder, section: Section, made: Training, own: Defaults) -> None:

@@ -6,7 +6,7 @@ Sources: trl 1.9.0 and 0.19.1 (trainer/sft_trainer.py, dpo_trainer.py, kto_train
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from foretell.readers._reading import Builder, Sources
@@ -14,7 +14,20 @@ from foretell.readers.hf._common import Section, one_of
 from foretell.readers.hf._optimizers import float_of
 from foretell.readers.hf._training import Defaults
 
-__all__ = ["LENGTHS", "METHODS", "NEW", "OLD", "PAIRS", "SAMPLED", "Method", "lengths", "loss", "method_of", "method_settings"]
+__all__ = [
+    "LENGTHS",
+    "METHODS",
+    "NEW",
+    "OLD",
+    "PAIRS",
+    "SAMPLED",
+    "Method",
+    "lengths",
+    "loss",
+    "method_of",
+    "method_settings",
+    "paired",
+]
 
 NEW: Final = Defaults("TRL 1.9.0", checkpointing=True, mixed="bf16")
 OLD: Final = Defaults("TRL 0.19.1", mixed="bf16", optimizer="adamw_torch", reentrant=True)
@@ -122,19 +135,23 @@ def loss(b: Builder, section: Section, method: Method, own: Defaults) -> None:
         b.default("loss", "chunked-head", f"default of {own.whose}: chunked_nll (trainer/sft_config.py)")
 
 
+def paired(b: Builder) -> None:
+    """Count both answers of each pair, which run as one batch: the files' batches are in pairs."""
+    for name in ("micro_batch", "global_batch"):
+        batch = b.settings.get(name)
+        if batch is not None and isinstance(batch.value, int):
+            why = f"{batch.origin.why}: " if batch.origin.why else ""
+            place = replace(batch.origin, why=f"{why}{batch.value} pairs, whose answers run as one batch")
+            b.settings[name] = replace(batch, value=2 * batch.value, origin=place)
+
+
 def method_settings(b: Builder, section: Section, method: Method, adapters: bool) -> None:
     """Say what else runs beside the model that trains."""
     name = method.name
     if name != "sft":
         b.note(f"read as {name.upper()} ({method.why})")
-    batch = b.settings.get("micro_batch")
-    if name in PAIRS and batch is not None:
-        found = section.get("per_device_train_batch_size", "per_gpu_train_batch_size")
-        if found is not None:
-            b.set("micro_batch", 2 * found.whole(), found, "pairs: both answers run as one batch")
-        else:
-            del b.settings["micro_batch"]
-            b.default("micro_batch", 16, f"{batch.origin.why}: 8 pairs, whose answers run as one batch")
+    if name in PAIRS:
+        paired(b)
     known = section.get("precompute_ref_log_probs")
     if name in _REFERENCES and known is not None and known.flag():
         b.doubt(known, "more-memory", "a reference model runs over all samples before training")

@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from foretell.errors import ForetellError
 from foretell.readers._reading import Builder
-from foretell.readers.hf._common import take
+from foretell.readers.hf._common import card, take
 
 if TYPE_CHECKING:
     from foretell.readers._document import Found
@@ -43,6 +44,37 @@ def settle_precision(b: Builder, mixed: str, mixed_at: Found | None, weights: We
 
     ``mixed``: autocast: no, bf16, fp16 or fp8.  Adapters and quantisation must be set before.
     """
+    _settle(b, mixed, mixed_at, _of_checkpoint(b, weights), whose)
+    found = b.sources.get("tf32")
+    if found is not None:
+        b.harmless(found)
+    on = b.given("compile") is True if found is None else found.flag()  # training_args.py: on with torch.compile
+    device = card(b)
+    if b.given("precision") != "fp32" or on or (device is not None and "tf32" not in device.peak_flops):
+        return
+    why = "products in full fp32, not TF32: slower than forecast by up to 8x on GPUs with tensor cores"
+    if found is not None:
+        b.doubt(found, "speed", why)
+    else:
+        b.doubt_default("tf32", "speed", f"{why}; tf32: true turns it on")
+
+
+def _of_checkpoint(b: Builder, weights: Weights) -> Weights:
+    """Return fp32 in place of "auto" where the checkpoint is known to be stored so."""
+    if weights.name != "auto" or not b.named or b.named.startswith((".", "/", "~")):
+        return weights
+    from foretell.arch import load_model  # noqa: PLC0415  # 60 ms
+
+    try:
+        stored = load_model(b.named).architecture.dtype
+    except ForetellError:
+        return weights
+    if stored not in ("float32", "fp32"):
+        return weights
+    return Weights("fp32", weights.found, "as the checkpoint has them (its config.json)")
+
+
+def _settle(b: Builder, mixed: str, mixed_at: Found | None, weights: Weights, whose: str) -> None:
     b.default("framework", "hf-trainer", f"default of {whose}: data parallelism, or one GPU")
     framework, tuned = str(b.given("framework")), b.given("lora_rank") is not None
     half = "bf16" if mixed in ("no", "fp8") else mixed

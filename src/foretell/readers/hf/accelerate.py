@@ -11,6 +11,7 @@ from foretell.readers.hf._accelerate import Accelerate, accelerate_settings
 from foretell.readers.hf._accelerate_keys import ACCELERATE, LAUNCH
 from foretell.readers.hf._common import ACCELERATE_VERSION, Tables, placed, take
 from foretell.readers.hf._fsdp import FSDP, Fsdp, fsdp_settings
+from foretell.readers.hf._world import settle_gpus, several_of
 from foretell.readers.hf.deepspeed import DEEPSPEED, deepspeed_settings, deepspeed_spelled
 from foretell.readers.hf.deepspeed import FAMILY as _DEEPSPEED
 
@@ -136,6 +137,7 @@ def _read(sources: Sources) -> Reading:
     if sources.main.form != "arguments":
         sources.others = (sources.main, *sources.others)
     made = launch_settings(b)
+    settle_gpus(b, several_of(made))
     if made is not None and made.precision is not None and made.precision_at is not None:
         name = {"no": "fp32", "fp8": "bf16"}.get(made.precision, made.precision)
         take(b, "precision", name, made.precision_at)

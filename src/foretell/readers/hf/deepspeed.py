@@ -11,6 +11,7 @@ from foretell.readers._tree import Node
 from foretell.readers.hf._common import Tables, placed
 from foretell.readers.hf._deepspeed import BATCH, DEEPSPEED_VERSION, OFFLOADED, DeepSpeed, deepspeed_settings
 from foretell.readers.hf._deepspeed_keys import DEEPSPEED
+from foretell.readers.hf._world import settle_gpus
 
 if TYPE_CHECKING:
     from foretell.readers._document import Document
@@ -80,6 +81,7 @@ def _read(sources: Sources) -> Reading:
     if document is not None:
         deepspeed_settings(b, document, trainer=_filled_in(document.root))
         DEEPSPEED.rest(b, document)
+    settle_gpus(b)
     for words in (sources.overrides, sources.main):
         if words is not None and words.form == "arguments":
             _LAUNCH.rest(b, words)

@@ -16,10 +16,24 @@ if TYPE_CHECKING:
     from foretell.readers._reading import Builder
     from foretell.readers.hf._common import Section
 
-__all__ = ["DEFAULT", "VERSION", "checkpointing", "eight_bits", "kernels", "length", "method", "optimizers", "stage", "weights"]
+__all__ = [
+    "DEFAULT",
+    "PAIRED",
+    "VERSION",
+    "checkpointing",
+    "eight_bits",
+    "kernels",
+    "length",
+    "method",
+    "optimizers",
+    "stage",
+    "weights",
+]
 
 VERSION: Final = "0.9.6"
 DEFAULT: Final = f"default of LLaMA-Factory {VERSION}"
+PAIRED: Final = ("dpo", "rm")
+"""Stages whose samples are pairs, which run as one batch (``data/collator.py`` PairwiseDataCollatorWithPadding)."""
 _STAGES: Final = ("pt", "sft", "rm", "ppo", "dpo", "kto")
 
 
@@ -47,13 +61,15 @@ def stage(b: Builder, section: Section) -> str:
     if kind in ("pt", "sft"):
         b.harmless(found)
         return kind
-    paired = "a sample is a pair of sequences, twice the tokens of one"
-    if kind in ("dpo", "rm"):
-        b.doubt(found, "more", paired)
+    if kind == "kto":
+        why = "a second pass without gradients scores answers of other samples (train/kto/trainer.py concatenated_forward)"
+        b.doubt(found, "speed", why)
     if kind == "kto" or (kind == "dpo" and (loss is None or loss.text().strip() not in ("orpo", "simpo"))):
         b.doubt(found, "more", "a reference model runs beside it: the base without its adapters, or a second model")
     if kind == "rm":
         b.doubt(found, "less", "a head of one value stands in place of the vocabulary's loss")
+    if kind == "dpo" and loss is not None and loss.text().strip() in ("orpo", "simpo"):
+        b.harmless(found)
     if kind == "ppo":
         b.doubt(found, "both", "samples are generated and scored by a reward model; a value head trains beside it")
     return kind

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from foretell.readers._reading import Change
 from foretell.readers.hf._trainer_spell import key_of, spelled
+from foretell.readers.llamafactory._run import PAIRED
 
 if TYPE_CHECKING:
     from foretell.readers._document import Document
@@ -42,6 +43,11 @@ class _Spelling:
 
     def spell(self, name: str, value: str | bool) -> list[Change] | None:
         """Return the changes that say an option; None where the file cannot."""
+        if name in ("micro_batch", "global_batch") and self.kind in PAIRED:
+            return self._said(name, str(int(value) // 2)) if int(value) % 2 == 0 else None
+        return self._said(name, value)
+
+    def _said(self, name: str, value: str | bool) -> list[Change] | None:
         kind = self.section.get("finetuning_type")
         adapters = self.b.given("lora_rank") is not None and (kind is None or kind.text() == "lora")
         word = str(value).casefold() if isinstance(value, bool) else value

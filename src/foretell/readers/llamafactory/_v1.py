@@ -14,10 +14,13 @@ from foretell.readers._reading import Builder, Change, refused
 from foretell.readers.hf._common import Tables
 from foretell.readers.hf._optimizers import Optim, taken
 from foretell.readers.hf._trainer_spell import key_of
+from foretell.readers.hf._trl_method import paired
+from foretell.readers.hf._world import settle_gpus
 from foretell.readers.hf.accelerate import launch_settings
 from foretell.readers.hf.deepspeed import DEEPSPEED, deepspeed_settings, deepspeed_spelled
 from foretell.readers.llamafactory._keys import V1
-from foretell.readers.llamafactory._run import DEFAULT, VERSION
+from foretell.readers.llamafactory._processes import processes
+from foretell.readers.llamafactory._run import DEFAULT, PAIRED, VERSION
 
 if TYPE_CHECKING:
     from foretell.readers._document import Document
@@ -47,17 +50,21 @@ def read_v1(sources: Sources, section: Section, command: str) -> Reading:
     model = section.get("model")
     assert model is not None  # noqa: S101  # it is what tells these files
     b.model(model.text().strip(), model)
+    several = processes(b, section)
     _batch(b, section)
     _method(b, section)
     _kernels(b, section)
     document = _sharding(b, section)
+    settle_gpus(b, several)
     _precision(b, section)
-    _objective(b, section, command)
+    kind = _objective(b, section, command)
     for one, _ in section.places:
         (V1 | Tables(frozenset((POSITIONAL,)))).rest(b, one)
     environment(b)
 
     def spell(name: str, value: str | bool) -> list[Change] | None:
+        if name in ("micro_batch", "global_batch") and kind in PAIRED:
+            return _spelled(section, document, name, str(int(value) // 2)) if int(value) % 2 == 0 else None
         return _spelled(section, document, name, value)
 
     return b.reading(spell)
@@ -213,16 +220,18 @@ def _take(b: Builder, found: Found | None, value: str, why: str) -> None:
         b.set("precision", value, found, why)
 
 
-def _objective(b: Builder, section: Section, command: str) -> None:
+def _objective(b: Builder, section: Section, command: str) -> str:
+    """Take what is trained for; return it: sft, dpo or rm."""
     loss, beta = section.get("pref_loss"), section.get("pref_beta")
     for found in (loss, beta):
         if found is not None:
             b.harmless(found)
     pairs = "dpo" if command == "dpo" or loss is not None or beta is not None else command
-    if pairs in ("dpo", "rm"):
-        b.doubt_default(pairs, "more", "a sample is a pair of sequences, twice the tokens of one")
+    if pairs in PAIRED:
+        paired(b)
     if pairs == "dpo" and (loss is None or loss.text().strip() == "sigmoid"):
         b.doubt_default(pairs, "more", "a reference model runs beside it")
+    return pairs
 
 
 def _spelled(section: Section, document: Document | None, name: str, value: str | bool) -> list[Change] | None:

@@ -17,10 +17,13 @@ from foretell.readers._reading import Builder, Reading, Sources, refused
 from foretell.readers.hf._common import Section, Tables
 from foretell.readers.hf._trainer_keys import TRAINING
 from foretell.readers.hf._training import Defaults, training_settings
+from foretell.readers.hf._trl_method import paired
 from foretell.readers.hf._weights import settle_precision
+from foretell.readers.hf._world import settle_gpus
 from foretell.readers.llamafactory import _run as run
 from foretell.readers.llamafactory._keys import LLAMAFACTORY, MEGATRON
 from foretell.readers.llamafactory._megatron import BRIDGE_KEYS, MEGATRON_KEYS, megatron_settings
+from foretell.readers.llamafactory._processes import enabled, processes
 from foretell.readers.llamafactory._serve import serving
 from foretell.readers.llamafactory._spell import spelling
 from foretell.readers.llamafactory._v1 import SIGNS as V1_SIGNS
@@ -109,13 +112,14 @@ def _training(sources: Sources, section: Section) -> Reading:
         b.model(model.text().strip(), model)
     else:
         b.needs("model", "the file has no model_name_or_path")
-    _processes(b, section)
+    several = processes(b, section)
     kind = run.stage(b, section)
     run.length(b, section, kind)
     method = run.method(b, section)
     made = training_settings(
         b, section, Defaults(whose=f"LLaMA-Factory {run.VERSION}, as transformers has it", checkpointing=True, reentrant=True)
     )
+    settle_gpus(b, several)
     run.checkpointing(b, section)
     run.kernels(b, section, kind)
     run.optimizers(b, section)
@@ -131,8 +135,10 @@ def _training(sources: Sources, section: Section) -> Reading:
     if b.given("framework") == "peft":  # whose own loop would prepare a quantised base in fp32
         b.default("quantized_rest", "bf16", "what is not quantised keeps the checkpoint's format (model/loader.py)")
     if any(section.get(key) is not None for key in MEGATRON_KEYS):
-        bridge = any(section.get(key) is not None for key in BRIDGE_KEYS) or _enabled(b, "USE_MEGATRON_BRIDGE")
+        bridge = any(section.get(key) is not None for key in BRIDGE_KEYS) or enabled(b, "USE_MEGATRON_BRIDGE")
         megatron_settings(b, section, bridge=bridge)
+    if kind in run.PAIRED:
+        paired(b)
     _allocator(b)
     for document, _ in section.places:
         (_TABLES | TRAINING | made.tables | _COMMAND).rest(b, document)
@@ -169,29 +175,6 @@ def _follow(sources: Sources) -> str:
     return command
 
 
-def _enabled(b: Builder, name: str) -> bool:
-    """Whether an environment variable of the command is on (``extras/misc.py`` is_env_enabled)."""
-    launch = b.sources.launch
-    found = None if launch is None else launch.document.get(name)
-    return found is not None and found.text().strip().casefold() in ("true", "y", "1")
-
-
-def _processes(b: Builder, section: Section) -> None:
-    """Take the number of GPUs: of Ray's workers, or of the environment from which the command starts torchrun."""
-    workers = section.get("ray_num_workers")
-    if workers is not None:
-        b.set("gpus", workers.whole(), workers, "with USE_RAY=1")
-    launch = b.sources.launch
-    if launch is None:
-        return
-    node, nodes = launch.document.get("NPROC_PER_NODE"), launch.document.get("NNODES")
-    if node is not None:
-        b.set("gpus_per_node", node.whole(), node)
-        b.set("gpus", node.whole() * (1 if nodes is None else nodes.whole()), node)
-    elif nodes is not None and nodes.whole() > 1:
-        b.note(f"{nodes.where}: {nodes.said} nodes, each with all of its GPUs: say how many there are (--gpus)")
-
-
 def _allocator(b: Builder) -> None:
     """The command turns expandable segments on where it starts torchrun (``launcher.py``; off with OPTIM_TORCH=0)."""
     launch, gpus = b.sources.launch, b.given("gpus")
@@ -200,7 +183,7 @@ def _allocator(b: Builder) -> None:
     off = None if launch is None else launch.document.get("OPTIM_TORCH")
     if off is not None and off.text().strip().casefold() not in ("true", "y", "1"):
         return
-    several = (isinstance(gpus, int) and gpus > 1) or _enabled(b, "FORCE_TORCHRUN") or b.given("framework") == "deepspeed"
+    several = (isinstance(gpus, int) and gpus > 1) or enabled(b, "FORCE_TORCHRUN") or b.given("framework") == "deepspeed"
     if several and (launch is None or launch.name in _PROGRAMS):
         why = f"{run.DEFAULT}: llamafactory-cli sets PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (launcher.py)"
         b.default("expandable_segments", value=True, why=why)

@@ -22,7 +22,6 @@ NAME: Final = "vLLM"
 _BUDGET: Final = sentence("total_gpu_memory (@) x gpu_memory_utilization (%) = @")
 _DESIRED: Final = sentence("Desired GPU memory utilization is (%, @)")
 _STARTUP: Final = sentence("Free memory on device~(%/@) on startup is less than desired GPU memory utilization (%, @)")
-_STARTED: Final = sentence("Free memory on device~(%/@) on startup.")
 _NO_BLOCKS: Final = sentence("No available memory for the cache blocks")
 _LONGEST: Final = sentence("max seq len (%) is larger than the maximum number of tokens that can be stored in KV cache (%)")
 _NEEDS: Final = sentence("@ KV cache is needed")

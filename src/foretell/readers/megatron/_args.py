@@ -34,6 +34,10 @@ class Args:
     """Name in underscores -> as the document spells it."""
     source: str = "default of Megatron-LM core_v0.19 (megatron/training/arguments.py)"
     """Whose defaults hold for what is not given."""
+    dropout: float = 0.1
+    """What is dropped where nothing says."""
+    scripted: bool = True
+    """Whether a script gives a tokenizer where nothing names one (``args_defaults``)."""
 
     @classmethod
     def of(cls, document: Document, program: str = "") -> Args:

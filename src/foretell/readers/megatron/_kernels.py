@@ -69,10 +69,10 @@ def _dropout(b: Builder, args: Args, shape: Shape | None) -> None:
     """Take dropout; a model type with two probabilities has them in its own description."""
     hidden, attention = args.get("hidden_dropout"), args.get("attention_dropout")
     if hidden is None and attention is None:
-        b.default("dropout", 0.1, f"{args.source}: attention_dropout and hidden_dropout")
+        b.default("dropout", args.dropout, f"{args.source}: attention_dropout and hidden_dropout")
         return
-    p = 0.1 if hidden is None else hidden.real(minimum=0, maximum=1)
-    other = 0.1 if attention is None else attention.real(minimum=0, maximum=1)
+    p = args.dropout if hidden is None else hidden.real(minimum=0, maximum=1)
+    other = args.dropout if attention is None else attention.real(minimum=0, maximum=1)
     found = hidden or attention
     if found is None or (p != other and shape is not None and own_dropout(shape)):
         return

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from foretell.readers._reading import Builder
 from foretell.readers.megatron._args import pattern
 from foretell.readers.megatron._model import Latent, Shape, UndescribedError, config
 from foretell.readers.megatron._vocabulary import vocabulary
 
 if TYPE_CHECKING:
-    from foretell.readers._reading import Builder
     from foretell.readers.megatron._args import Args
 
 __all__ = ["describe", "kind_of"]
@@ -68,8 +68,8 @@ def describe(b: Builder, args: Args, tp: int) -> Shape | None:
     if other is not None:
         b.needs("model", f"the run trains {other}")
         return None
-    if shape is None:
-        return None
+    if shape is None or "model" in b.needed:
+        return shape
     try:
         made = config(shape)
     except UndescribedError as error:
@@ -90,7 +90,8 @@ def _shape(b: Builder, args: Args, tp: int) -> Shape | None:
     args.looked("num_layers", "encoder_num_layers")
     decoder = args.whole("decoder_num_layers")
     hidden, heads = args.whole("hidden_size"), args.whole("num_attention_heads")
-    vocab = vocabulary(b, args, tp, kind)
+    stated = None not in (layers, hidden, heads) and "model" not in b.sources.given
+    vocab = vocabulary(b if stated else Builder(b.family, b.sources), args, tp, kind)  # else said of a model that is not taken
     positions, max_positions = _positions(b, args), args.whole("max_position_embeddings") or args.whole("seq_length")
     kv = _kv_heads(b, args)
     gated, act = _activation(args)
@@ -112,7 +113,7 @@ def _shape(b: Builder, args: Args, tp: int) -> Shape | None:
         "out_gate": args.on("attention_output_gate") is not None,
         "sinks": args.word("softmax_type") == "learnable",
     }
-    dropouts = [0.1 if (p := args.get(name)) is None else p.real(minimum=0, maximum=1)
+    dropouts = [args.dropout if (p := args.get(name)) is None else p.real(minimum=0, maximum=1)
                 for name in ("hidden_dropout", "attention_dropout")]  # fmt: skip
     space = (
         args.whole("mamba_state_dim", 128) or 128,

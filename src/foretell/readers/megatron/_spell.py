@@ -95,6 +95,8 @@ class Writer:
             return [self._change("data_parallel_sharding_strategy", words[value])] if value in words else None
         if self.args.on("use_torch_fsdp2") is not None or value not in ("0", "1"):
             return None
+        if value == "0" and self.args.on("use_precision_aware_optimizer", "optimizer_cpu_offload") is not None:
+            return None
         return self._flag("use_distributed_optimizer", on=value == "1")
 
     def _sharding(self, value: str) -> list[Change] | None:
@@ -149,10 +151,13 @@ class Writer:
         return None
 
     def _offload(self, value: str) -> list[Change] | None:
-        """Megatron-LM offloads the optimizer with its precision-aware optimizer only."""
+        """Megatron-LM offloads the optimizer with its precision-aware optimizer only, which has to be distributed.
+
+        arguments.py ``validate_args``, core/optimizer/optimizer_config.py ``__post_init__`` (core_v0.14 to core_v0.19).
+        """
         if value in ("", "none"):
             return self._flag("optimizer_cpu_offload", on=False)
-        if value != "optimizer":
+        if value != "optimizer" or self.args.on("use_distributed_optimizer") is None:
             return None
         return self._flag("optimizer_cpu_offload", on=True) + self._flag("use_precision_aware_optimizer", on=True)
 

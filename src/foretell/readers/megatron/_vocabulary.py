@@ -71,17 +71,35 @@ def vocabulary(b: Builder, args: Args, tp: int, kind: str) -> int:
     bare = args.on("no_pad_vocab_size", "disable_pad_vocab_size") is not None
     if whole is not None:
         return whole
-    name = _DEFAULT[kind] if found is None else found.text().casefold()
+    own = args.scripted or kind != "gpt"
+    name = found.text().casefold() if found is not None else _DEFAULT[kind] if own else ""
+    if found is None and given is not None and _foreign(args):
+        name = "nulltokenizer"
     tokens, source = _tokens(name, model, given)
-    if tokens is None:
-        tokens, source = _UNKNOWN, ""
-        about = model or found
-        if about is not None:
-            b.doubt(about, "both", f"how many tokens it has is in none of the files: {tokens:,} are taken (--vocab-size says it)")
+    said = args.get("vocab_size")
+    if said is not None and given not in (None, tokens):
+        kept = "--tokenizer-type is not given, and " if found is None else ""
+        b.harmless(said)
+        b.note(f"--vocab-size {given:,} is ignored: {kept}the tokenizer has {tokens:,} tokens (NullTokenizer takes --vocab-size)")
+    about = model or found
+    if tokens is None and not args.scripted:
+        b.needs(
+            "model", "the size of the vocabulary is not in the files: give --model NAME or write model.vocab_size into the file"
+        )
+    elif tokens is None and about is not None:
+        why = f"how many tokens it has is in none of the files: {_UNKNOWN:,} are taken"
+        b.doubt(about, "both", f"{why}; give --model NAME or write the vocabulary's size into the files")
+    tokens = tokens or _UNKNOWN
     rows = tokens if bare else padded(tokens, divisible, tp)
     if source:
         b.note(f"token table of {rows:,} rows: {tokens:,} tokens ({source})" + (", padded" if rows != tokens else ""))
     return rows
+
+
+def _foreign(args: Args) -> bool:
+    """Whether the script is none of Megatron-LM's own, which have a tokenizer where none is named, or it has no files for one."""
+    foreign = bool(args.program) and not args.program.startswith(("pretrain_", "train_rl"))
+    return foreign and args.get("vocab_file", "merge_file") is None
 
 
 def _tokens(name: str, model: Found | None, given: int | None) -> tuple[int | None, str]:

@@ -13,6 +13,7 @@ from foretell.readers._environment import environment
 from foretell.readers._family import Family
 from foretell.readers._omegaconf import Values
 from foretell.readers._reading import Builder, Change, Reading, Sources, refused
+from foretell.readers.hf._world import settle_gpus
 from foretell.readers.olmo._keys import TABLES
 from foretell.readers.olmo._model import DEFAULT, VERSION, model
 
@@ -45,7 +46,7 @@ _SIGNS: Final = ("data", "tokenizer", "scheduler", "optimizer", "global_train_ba
 
 def _claims(document: Document) -> float:
     shaped = document.at("model.d_model") is not None and document.at("model.n_layers") is not None
-    if not shaped or document.has("train_loader"):
+    if not shaped or document.has("train_loader") or document.at("model.name") is not None:  # those of llm-foundry
         return 0.0
     found = sum(document.has(key) for key in _SIGNS)
     return 0.9 if found > 2 else 0.5 if document.at("model.max_sequence_length") is not None else 0.2
@@ -71,6 +72,7 @@ def _read(sources: Sources) -> Reading:
         b.set("seq_len", length.whole(), length)
     b.default("seq_len", 1024, DEFAULT)
     _distributed(b, values)
+    settle_gpus(b)
     _batch(b, values)
     _states(b, values)
     _recompute(b, values)

@@ -35,11 +35,8 @@ class _Spelling:
             return None
         if name in _DEGREES:
             return [self._change(f"{self._section(_DEGREES[name])}.{_DEGREES[name]}", int(word))]
-        if name == "micro_batch":
-            old = self.run.values.has("training.batch_size")
-            return [self._change("training.batch_size" if old else "training.local_batch_size", int(word))]
-        if name == "seq_len":
-            return [self._change("training.seq_len", int(word))]
+        if name in ("micro_batch", "grad_accum", "seq_len"):
+            return self._batch(name, int(word))
         if name == "zero" and word in ("2", "3"):
             return [self._change("parallelism.fsdp_reshard_after_forward", "never" if word == "2" else "default")]
         if name == "offload":
@@ -50,6 +47,24 @@ class _Spelling:
         if name == "precision" and word in ("bf16-true", "bf16"):
             return [self._change("training.dtype", "bfloat16" if word == "bf16-true" else "float32")]
         return self._recompute(word) if name == "recompute" else None
+
+    def _batch(self, name: str, value: int) -> list[Change] | None:
+        """Passes follow from the global batch (since 2025-06, 8570415c3); without one it is written as it was."""
+        b, values = self.run.b, self.run.values
+        old = values.has("training.batch_size")
+        if any(values.has(f"training.{key}") for key in ("num_tokens_per_microbatch_per_dp_rank", "max_context_length")):
+            return None
+        if name == "micro_batch":
+            return [self._change("training.batch_size" if old else "training.local_batch_size", value)]
+        if name == "seq_len":
+            return [self._change("training.seq_len", value)]
+        if b.given("global_batch") is not None:
+            return []
+        gpus, micro, passes = b.sources.given.get("gpus", b.given("gpus")), b.given("micro_batch"), b.given("grad_accum")
+        rest = b.degree("tp") * b.degree("cp")
+        if old or not isinstance(micro, int) or not isinstance(passes, int) or not str(gpus).isdecimal() or int(str(gpus)) % rest:
+            return None
+        return [self._change("training.global_batch_size", micro * passes * (int(str(gpus)) // rest))]
 
     def _compile(self, value: str) -> list[Change] | None:
         """Switch it; the loss stays as it is, which has to be said where it would follow."""

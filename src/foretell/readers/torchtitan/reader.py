@@ -60,8 +60,10 @@ def _read(sources: Sources) -> Reading:
     if sources.main.form == "arguments":
         known = _follow(sources)
     values = Values(tuple(d for d in (sources.overrides, sources.main) if d is not None))
-    date, whose = _age(values, known)
+    date, whose, why = _age(values, known)
     b = Builder("torchtitan", sources, version=date)
+    if why:
+        b.note(f"the file is of torchtitan {date}: {why}")
     run = settings.Run(b, values, known, whose)
     _processes(b)
     b.default("software_date", date, whose)
@@ -78,14 +80,14 @@ def _read(sources: Sources) -> Reading:
     return b.reading(spelling(run))
 
 
-def _age(values: Values, known: Config | None) -> tuple[str, str]:
-    """Return the month whose torchtitan is taken, and why."""
+def _age(values: Values, known: Config | None) -> tuple[str, str, str]:
+    """Return the month whose torchtitan is taken, whose defaults those are, and which key tells it."""
     if known is not None or values.has("training.max_context_length"):
-        return "2026-08", "default of torchtitan 2026-08 (config/configs.py, config_registry.py)"
+        return "2026-08", "default of torchtitan 2026-08 (config/configs.py, config_registry.py)", ""
     for key, month, why in _AGES:
         if values.has(key):
-            return month, f"default of torchtitan {month}: {why}"
-    return _TOML, f"default of torchtitan {_TOML}, the last that read TOML (config/job_config.py)"
+            return month, f"default of torchtitan {month}", why
+    return _TOML, f"default of torchtitan {_TOML}, the last that read TOML (config/job_config.py)", ""
 
 
 def _follow(sources: Sources) -> Config | None:
