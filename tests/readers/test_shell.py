@@ -96,6 +96,85 @@ def test_launch_lines(line: str, program: str, each: int | None, every: int | No
     assert (made.processes and made.processes[0]) == every
 
 
+@pytest.mark.parametrize(
+    ("asked", "line", "each", "every", "said"),
+    [
+        ("--nodes=4\n#SBATCH --ntasks=4", "srun torchrun --nnodes 4 --nproc_per_node 8 -m torchtitan.train", 8, 32,
+         "--nproc_per_node 8, --nnodes 4"),
+        ("--ntasks=4", "mpirun -np 4 torchrun --nnodes 4 --nproc_per_node 8 a.py", 8, 32, "--nproc_per_node 8, --nnodes 4"),
+        ("--ntasks-per-node=1\n#SBATCH --gres=gpu:h100:4", "srun python a.py", 4, 4, "--gres=gpu:h100:4"),
+        ("--ntasks-per-node=1\n#SBATCH --gpus-per-node=a100:8 --nodes=2", "srun torchrun a.py", 8, 16,
+         "--gpus-per-node=a100:8, --nodes 2"),
+        ("--ntasks-per-node=1 --nodes=2", "srun torchrun a.py", None, None, ""),
+        ("--ntasks-per-node=8", "srun vllm serve m", None, None, ""),
+        ("--ntasks-per-node=8", "srun python -m sglang.launch_server --model m", None, None, ""),
+        ("--ntasks=4 --nodes=4", "srun python a.py", None, None, ""),
+        ("--ntasks-per-node=8 --nodes=2", "srun python a.py", 8, 16, "--ntasks-per-node 8, --nodes 2"),
+        ("--gres=nvme:1,gpu:8(S:0-1)", "python a.py", 8, 8, "--gres=nvme:1,gpu:8(S:0-1)"),
+        ("--gpus=h100:16", "srun python a.py", None, 16, "--gpus=h100:16"),
+        ("--ntasks-per-node=4 --gpus-per-task=1", "srun python a.py", 4, 4, "--gpus-per-task=1, --ntasks-per-node 4"),
+        ("--nodes=2 --gres=gpu:8", "srun accelerate launch --num_processes 16 a.py", 8, 16, "--num_processes 16"),
+    ],
+)  # fmt: skip
+def test_tasks_of_a_scheduler_are_not_gpus(asked: str, line: str, each: int | None, every: int | None, said: str) -> None:
+    (made,) = launchers(f"#!/bin/bash\n#SBATCH {asked}\n{line}\n", "a.sh")
+    assert (made.per_node and made.per_node[0]) == each
+    assert (made.processes and made.processes[0]) == every
+    assert (made.processes[2] if made.processes else "") == said
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [("--gres=gpu:h100:4", "h100"), ("--gpus-per-node=a100:8", "a100"), ("--gpus=l40s:2", "l40s"), ("--gres=gpu:4", None),
+     ("--gres=gpu", None), ("--gpus-per-node=8", None), ("--gpus-per-node=a100:4,v100:4", None), ("--gres=gpu:$N", None)],
+)  # fmt: skip
+def test_a_scheduler_names_the_gpu(asked: str, kind: str | None) -> None:
+    (made,) = launchers(f"#!/bin/bash\n#SBATCH --ntasks-per-node=1\n#SBATCH {asked}\nsrun python a.py\n", "a.sh")
+    assert made.gpu == (None if kind is None else (kind, 3, asked))
+
+
+def test_the_gpu_is_taken_where_the_catalog_has_it() -> None:
+    from foretell.readers.read import read_texts
+
+    text = "#!/bin/bash\n#SBATCH --gres=gpu:{}:4\nsrun torchrun --nproc_per_node 4 run_clm.py --model_name_or_path gpt2\n"
+    made = read_texts([("a.sh", text.format("h100"))])
+    assert (made.settings["gpu"].value, made.settings["gpu"].said) == ("h100", "--gres=gpu:h100:4")
+    assert made.settings["gpu"].origin.line == 2
+    for name in ("magic9", "x.yaml"):
+        other = read_texts([("a.sh", text.format(name))])
+        assert "gpu" not in other.settings
+        assert any("names a GPU that is not known here" in note for note in other.notes)
+
+
+STRINGS = """TP=2
+GPT_ARGS="
+    --num-layers 24
+    --hidden-size 1024 \\
+    --tp $TP --seq ${SEQ:-2048} --n $(nproc  --all)
+    --lr=1e-4 --glued ${TP}x
+"
+MORE='--x 3
+  --y 4'
+GPT_ARGS+=" --z 5"
+torchrun a.py $GPT_ARGS \\
+  ${MORE} --mine="7"
+"""
+
+
+def test_words_of_strings_over_several_lines_have_their_own_places() -> None:
+    (made,) = launchers(STRINGS, "a.sh")
+    root = arguments(made, made.words).root
+    assert isinstance(root.value, dict)
+    lines = {"num_layers": 3, "hidden_size": 4, "tp": 1, "seq": 5, "lr": 6, "x": 8, "y": 9, "z": 10, "mine": 12}
+    assert {key: root.value[key].line for key in lines} == lines
+    for key in lines:
+        node = root.value[key]
+        assert STRINGS[node.start : node.end] == node.raw
+    for key, text in (("n", "$(nproc  --all)"), ("glued", "2x")):  # no place of their own
+        node = root.value[key]
+        assert (node.raw, node.start) == (text, node.end)
+
+
 def test_what_only_a_shell_knows_stays_text_and_is_never_run(tmp_path: object) -> None:
     text = f"torchrun --nproc_per_node $N a.py --x $(touch {tmp_path}/pwned) --y `id` --z ${{HOME}}"
     (made,) = launchers(text, "a.sh")
@@ -151,3 +230,5 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     for command in script.commands:
         for word in command.words:
             assert 0 <= word.start <= word.end <= len(text)
+            if word.start < word.end and not word.quoted:
+                assert text[word.start : word.end].replace("'", "").replace('"', "") == word.text

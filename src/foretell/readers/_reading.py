@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from foretell.errors import ConfigError, nearest
+from foretell.errors import ConfigError, InputError, nearest
 from foretell.readers._document import Document, Found, first, parse_document
 from foretell.readers._files import Files
 
@@ -321,10 +321,13 @@ class Builder:
 
             kind, line, said = launch.gpu
             try:
-                taken = f"taken as {load_hardware(kind).name}"
-                self.settings["gpu"] = Setting("gpu", kind, Origin(launch.path, line, said, taken), said)
-            except ConfigError:
+                taken = load_hardware(kind).name if re.fullmatch(r"[\w-]+", kind) else None  # a name, never a file
+            except InputError:
+                taken = None
+            if taken is None:
                 self.note(f"{launch.path}:{line}: {said} names a GPU that is not known here: say which (--gpu)")
+            else:
+                self.settings["gpu"] = Setting("gpu", kind, Origin(launch.path, line, said, f"taken as {taken}"), said)
         self.notes += launch.notes
         started = self.sources.wrapper("deepspeed")
         if started is not None:
