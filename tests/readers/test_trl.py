@@ -244,3 +244,19 @@ def test_garbage_is_an_error_and_never_a_traceback() -> None:
     for text in ("[]", "a", "per_device_train_batch_size: {a: 1}\nmodel_name_or_path: x\n", "model_name_or_path: [1]\n"):
         with pytest.raises(ConfigError):
             read_texts([("run.yaml", text)], family="trl")
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus"),
+    [
+        ("trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name a --num_processes 4 --num_machines 1", 4),
+        ("python -m trl.scripts.sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name a", None),
+        ("accelerate launch --num_processes 8 -m trl.scripts.dpo --model_name_or_path Qwen/Qwen2.5-7B --dataset_name a", 8),
+    ],
+)
+def test_ways_to_start_it(command: str, gpus: int | None) -> None:
+    made = read_texts([(COMMAND, command)])
+    assert made.family == "trl"
+    assert not made.unknown
+    assert made.model == "Qwen/Qwen2.5-7B"
+    assert (made.settings["gpus"].value if "gpus" in made.settings else None) == gpus

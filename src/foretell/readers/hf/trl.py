@@ -64,6 +64,9 @@ _OTHERS: Final = frozenset(
 _TRAINS: Final = frozenset(
     ("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "output_dir", "num_train_epochs")
 )
+_MODULE: Final = "trl.scripts."
+_PROCESSES: Final = ("num_machines", "machine_rank", "main_process_ip", "main_process_port", "same_network")
+"""Options of accelerate's launcher that ``trl METHOD`` hands on (trl/scripts/utils.py, trl/cli)."""
 _SCRIPT: Final = re.compile(r"(?:run_|train_)?(?:" + "|".join(METHODS) + r")(?:_\w+)?\.py")
 _CONFIGS: Final = {
     "single_gpu": "distributed_type: 'NO'",
@@ -92,6 +95,8 @@ def _claims(document: Document) -> float:
 def _starts(launch: Launcher) -> bool:
     if launch.name == "trl":
         return bool(launch.words) and launch.words[0].text in METHODS
+    if launch.program.startswith(_MODULE):
+        return launch.program.removeprefix(_MODULE) in METHODS
     texts = [word.text.partition("=")[0] for word in launch.words]
     return _SCRIPT.fullmatch(launch.name) is not None and any(
         text in ("--config", "--dataset_name", "--use_peft", "--dataset_train_split") for text in texts
@@ -114,6 +119,12 @@ def _read(sources: Sources) -> Reading:
     else:
         b.needs("model", "the file names none")
     _accelerate(b, section)
+    count = section.get("num_processes")
+    if count is not None:
+        b.set("gpus", count.whole(), count, "accelerate's launch option")
+    for name in _PROCESSES:
+        if (found := section.get(name)) is not None:
+            b.harmless(found)
     made = training_settings(b, section, own)
     adapters = adapter_settings(b, section, switch="use_peft", whose=own.whose)
     lengths(b, section, method, own)
