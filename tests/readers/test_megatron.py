@@ -550,3 +550,9 @@ def test_only_replicas_reduce_gradients(launcher: str, tensor: int, waits: bool)
     script = script.replace("--tensor-model-parallel-size 4", f"--tensor-model-parallel-size {tensor}")
     reading = read(script.replace("--nproc_per_node $GPUS_PER_NODE", launcher), "run.sh")
     assert ("overlap_grad_reduce" in {row.key for row in reading.unmodelled}) is waits
+
+
+def test_more_layers_than_any_model_has() -> None:
+    line = "torchrun pretrain_gpt.py --num-layers 100000000 --hidden-size 512 --num-attention-heads 8 --moe-layer-freq 2"
+    with pytest.raises(ConfigError, match="num_layers"):
+        read_texts([(COMMAND, line)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -232,3 +235,36 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
             assert 0 <= word.start <= word.end <= len(text)
             if word.start < word.end and not word.quoted:
                 assert text[word.start : word.end] == word.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/bin/bash\n" + "#SBATCH --nodes=2 --x\n" * 4000 + "vllm serve m\n",
+        'X="' + "x" * 60_000 + '"\nvllm serve "' + "$X" * 20_000 + '"\n',
+        "A=(" + "x " * 1000 + ")\nvllm serve " + "${A[@]} " * 1000 + "\n",
+        "A=1\n" * 30_000,
+    ],
+)
+def test_scripts_that_swell_are_refused_or_read_quickly(text: str) -> None:
+    start = time.perf_counter()
+    with contextlib.suppress(ConfigError):
+        launchers(text, "a.sh")
+    assert time.perf_counter() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("python -W ignore -X dev train.py --a 1", "train.py"),
+        ("timeout 10m vllm serve m", "vllm"),
+    ],
+)
+def test_what_stands_in_front_of_a_program(line: str, program: str) -> None:
+    (made,) = launchers(line, "command line")
+    assert made.program == program
+
+
+def test_a_count_in_other_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nproc_per_node"):
+        launchers("torchrun --nproc_per_node=\u00b2 a.py", "a.sh")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Document", "Found", "parse_document"]
 
 _AMOUNT: Final = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_MOST_LAYERS: Final = 10_000
+"""More than any model has."""
 _REFERENCE: Final = re.compile(r"\$[({A-Za-z_]|`")
 _TRUE: Final = frozenset(("true", "yes", "on", "1", "t", "y"))
 _FALSE: Final = frozenset(("false", "no", "off", "0", "f", "n"))
@@ -56,8 +58,9 @@ class Found:
         return ConfigError(problem, field=self.key, value=value, allowed=allowed, where=self.where, hint=hint)
 
     def whole(self, *, minimum: int = 1, maximum: int = 10**12) -> int:
-        """Return a whole number; "5e8" and 8.0 are such."""
+        """Return a whole number; "5e8" and 8.0 are such.  Layers are bounded: readers spell each out."""
         value = self._number()
+        maximum = min(maximum, _MOST_LAYERS) if self.key.replace("-", "_").endswith("layers") else maximum
         if value is None or not math.isfinite(value) or value != math.floor(value) or not minimum <= value <= maximum:
             raise self.error("must be a whole number", allowed=f"{minimum} to {maximum}")
         return int(value)

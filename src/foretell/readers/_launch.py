@@ -16,7 +16,7 @@ from foretell.readers._world import World, gpu_of, world_of
 __all__ = ["Launcher", "World", "launchers"]
 
 _PREFIXES: Final = frozenset(("sudo", "nohup", "env", "time", "exec", "uv", "run", "poetry", "conda", "numactl", "stdbuf",
-                              "uvx", "trtllm-llmapi-launch"))  # fmt: skip
+                              "uvx", "trtllm-llmapi-launch", "timeout"))  # fmt: skip
 _WRAPPERS: Final = frozenset(
     ("torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "composer", "accelerate-launch", "ft_launcher")
 )
@@ -151,6 +151,8 @@ def _launched(command: Command, script: Script) -> Launcher | None:
 def _after_prefix(words: list[Word], name: str, environment: dict[str, Word]) -> list[Word]:
     """Drop the options of ``env``, ``uv run`` and the like; what ``env`` sets is kept."""
     rest = [*words]
+    if name == "timeout" and rest and re.fullmatch(r"[\d.]+[smhd]?", rest[0].text):
+        return rest[1:]
     while rest and (rest[0].text.startswith("-") or "=" in rest[0].text):
         given = rest.pop(0)
         if "=" in given.text and not given.text.startswith("-"):
@@ -165,7 +167,7 @@ def _of_python(words: list[Word], made: Launcher) -> tuple[Word | None, list[Wor
     """Return the script or module that Python runs, and its arguments; a launcher's module only wraps."""
     rest = [*words]
     while rest and rest[0].text.startswith("-") and rest[0].text != "-m":
-        rest.pop(0)
+        rest = rest[2 if rest[0].text in ("-W", "-X") else 1 :]
     if len(rest) > 1 and rest[0].text == "-m":
         module = _MODULES.get(rest[1].text)
         if module is None:

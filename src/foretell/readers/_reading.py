@@ -391,7 +391,7 @@ def _pattern(key: str) -> str:
     while "[" in rest:
         head, _, tail = rest.partition("[")
         digits, _, rest = tail.partition("]")
-        out += f"{head}[]" if digits.isdigit() else f"{head}[{digits}]"
+        out += f"{head}[]" if digits.isdecimal() else f"{head}[{digits}]"
     return out + rest
 
 

@@ -97,16 +97,16 @@ class _Parser(Cursor):
             else:
                 before = self.at
                 made = self.word()
-                if not (self.text[self.at : self.at + 1] in ("<", ">") and self.text[before : self.at].isdigit()):  # not "2>"
+                if not (self.text[self.at : self.at + 1] in ("<", ">") and self.text[before : self.at].isdecimal()):  # not "2>"
                     words += made
                 if self.at == before:
                     self.step()
-                self._counted()
+                self._counted(max(1, len(made)))
         self._end(words)
         return self.made
 
-    def _counted(self) -> None:
-        self.count += 1
+    def _counted(self, more: int = 1) -> None:
+        self.count += more
         if self.count > MOST_WORDS:
             raise self.error("holds too many words")
 
@@ -168,16 +168,19 @@ class _Parser(Cursor):
         end = len(self.text) if end < 0 else end
         directive = _SBATCH.match(self.text, self.at, end)
         if directive:
+            said = list[Word]()
             for part in re.finditer(r"\S+", directive[1].split(" #")[0]):
                 start = directive.start(1) + part.start()
-                self.made.directives.append(Word(part[0], self.line, start, start + len(part[0])))
-            self._scheduled()
+                said.append(Word(part[0], self.line, start, start + len(part[0])))
+                self._counted()
+            self.made.directives += said
+            self._scheduled(said)
         self.at = end
 
-    def _scheduled(self) -> None:
-        """Set the variables that Slurm sets from what was asked of it."""
+    def _scheduled(self, said: list[Word]) -> None:
+        """Set the variables that Slurm sets from what one line asks of it."""
         for names, variables in _SLURM:
-            found = option(self.made.directives, names)
+            found = option(said, names)
             if found is not None:
                 for variable in variables:
                     self.values[variable] = [found]

@@ -104,7 +104,7 @@ def _asked(made: Launcher, script: Script, *names: str) -> tuple[str, Word] | No
 def _count(made: Launcher, name: str, word: Word) -> World | None:
     text = word.text.split(":")[-1]  # an elastic "1:4": the most
     text = text.split("-")[1] if re.fullmatch(r"\d+-\d+", text) else text  # Slurm's "2-4" nodes
-    if text.isdigit() and 0 < int(text) <= _MOST:
+    if text.isdecimal() and 0 < int(text) <= _MOST:
         return int(text), word.line, f"{name} {word.text}"
     if word.opaque or text in ("gpu", "auto", "cpu", "all"):
         made.notes.append(f"{name} is {word.text[:60]!r}, which only the machine knows: say how many GPUs there are (--gpus)")
@@ -130,8 +130,8 @@ def _grant(name: str, word: Word) -> tuple[int | None, str | None]:
     if word.opaque or not parts:
         return None, None
     kind, count = parts[0][0], parts[0][-1]
-    kinds = {part[0] for part in parts if not part[0].isdigit()}
-    many = int(count) if count.isdigit() and len(count) <= len(str(_MOST)) else 1 if count == kind else 0
+    kinds = {part[0] for part in parts if not part[0].isdecimal()}
+    many = int(count) if count.isdecimal() and len(count) <= len(str(_MOST)) else 1 if count == kind else 0
     return (many or None) if len(parts) == 1 else None, kind if kinds == {kind} and re.match(r"[A-Za-z]", kind) else None
 
 

@@ -47,7 +47,7 @@ class Writer:
         text = str(value)
         if name in _WHOLE:
             key, section = _WHOLE[name]
-            return self._put(key, section, int(text)) if text.isdigit() else None
+            return self._put(key, section, int(text)) if text.isdecimal() else None
         if name in _FLAGS:
             return self._put(*_FLAGS[name], value is True or text == "true")
         made = getattr(self, f"_{name}", None)
@@ -58,7 +58,7 @@ class Writer:
         return [] if "global_batch_size" in self.view.found else None
 
     def _seq_len(self, value: str) -> list[Change] | None:
-        if not value.isdigit():
+        if not value.isdecimal():
             return None
         keys = (
             "model.seq_length",

@@ -257,7 +257,7 @@ def _devices(b: Builder, sources: Sources) -> None:
         return
     listed = each.value
     devices = len(listed) if isinstance(listed, list) and listed else None
-    if devices is None and each.text().isdigit():
+    if devices is None and each.text().isdecimal():
         devices = each.whole()
     if devices is None:
         b.note("trainer.devices leaves the number of GPUs to the machine: say how many there are (--gpus)")

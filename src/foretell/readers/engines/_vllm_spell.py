@@ -48,7 +48,7 @@ def spelling(flags: Flags, served: Served) -> Spell:
             flag = {"enforce_eager": "enforce-eager", "chunked_prefill": "enable-chunked-prefill"}.get(name)
             return None if flag is None else switch(flag, on=value)
         if name in _NUMBERS:
-            return change(_NUMBERS[name], int(value)) if value.isdigit() else None
+            return change(_NUMBERS[name], int(value)) if value.isdecimal() else None
         if name == "gpu_memory_utilization":
             return change("gpu-memory-utilization", float(value))
         if name == "kv_dtype":

@@ -317,7 +317,7 @@ def _spelling(flags: Flags, served: Served) -> Spell:
         plain = not any(document.has(key) for document in flags.documents for key in ("attn_dp_size", "enable_dp_attention"))
         number = _NUMBERS.get(name) or (_SHARED | {"tp": "tp-size"} if plain else {}).get(name)
         if number is not None:
-            return change(number, int(value)) if value.isdigit() else None
+            return change(number, int(value)) if value.isdecimal() else None
         if name == "gpu_memory_utilization":
             return change("mem-fraction-static", float(value))
         if name == "kv_dtype" and value in ("fp8", "fp8_e4m3", "fp8_e5m2"):

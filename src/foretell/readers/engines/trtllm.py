@@ -213,7 +213,7 @@ def _spelling(flags: Flags) -> Spell:
         if isinstance(value, bool):
             return None
         if name in _NUMBERS and not (name == "tp" and any(d.has("enable_attention_dp") for d in flags.documents)):
-            return change(_NUMBERS[name], int(value)) if value.isdigit() else None
+            return change(_NUMBERS[name], int(value)) if value.isdecimal() else None
         nested = any(document.has("kv_cache_config") for document in flags.documents)
         if name == "gpu_memory_utilization":
             key = "kv_cache_config.free_gpu_memory_fraction"

@@ -35,7 +35,7 @@ def listed_targets(b: Builder, found: Found) -> None:
             b.set("lora_targets", ("all-linear",), found)
             return
         b.set("lora_targets", names, found, "the matrices that the pattern names")
-        if any(part.isdigit() for path in paths or () for part in path.split(".")):
+        if any(part.isdecimal() for path in paths or () for part in path.split(".")):
             b.doubt(found, "less-memory", "only some layers get adapters: all are counted")
         return
     _named(b, found, found.listed())

@@ -77,7 +77,7 @@ def _several(launch: Launcher) -> str:
     """Return what a launch line says of more than one GPU without counting them."""
     for wrapper, names in _COUNTS:
         word = option(launch.wrappers.get(wrapper, ()), names)
-        if word is not None and not word.text.isdigit():
+        if word is not None and not word.text.isdecimal():
             return f"{launch.path}:{word.line}: {names[0]} is {word.text[:60]}, which only the machine knows"
     for wrapper, names in _NODES:
         word = option(launch.wrappers.get(wrapper, ()), names)

@@ -274,7 +274,7 @@ def _deepseek4(_: Builder, made: dict[str, Any], layers: Layers) -> dict[str, An
 
 def _numbers(found: Found) -> list[int]:
     words = found.listed()
-    if not all(word.isdigit() for word in words):
+    if not all(word.isdecimal() for word in words):
         raise found.error("must be a list of whole numbers")
     return [int(word) for word in words]
 

@@ -112,6 +112,8 @@ def pattern(found: Found, layers: int, *, every: bool) -> tuple[int, ...]:
 
     ``every``: of N, the first layer of each N is 1 (``--moe-layer-freq``); else all are but each N-th (attention variants).
     """
+    if layers > _LONGEST:
+        raise found.error("is of a model of more layers than any has", allowed=f"up to {_LONGEST} layers")
     if isinstance(found.node.value, list):  # a configuration gives the numbers themselves
         made: tuple[int, ...] = tuple(found.value)
         if not all(type(number) is int for number in made):

@@ -216,7 +216,7 @@ def _mixers(b: Builder, args: Args, layers: int) -> dict[str, object]:
     window, skip = args.get("window_size"), args.get("window_attn_skip_freq")
     if window is not None:
         left = window.text().strip("() ").partition(",")[0].strip()
-        if not left.lstrip("-").isdigit():
+        if not left.lstrip("-").isdecimal():
             raise window.error("is not a pair of numbers", allowed="127,0")
         if int(left) >= 0:
             out["window"] = int(left) + 1

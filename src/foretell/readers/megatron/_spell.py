@@ -62,7 +62,7 @@ class Writer:
 
     # -- options that are several arguments, or none ---------------------------------------------------------
     def _valued(self, name: str, value: str) -> list[Change] | None:
-        if not value.isdigit():
+        if not value.isdecimal():
             return None
         if name == "seq_len":
             longest = self.args.whole("max_position_embeddings")
@@ -83,7 +83,7 @@ class Writer:
         given = self.args.get("recompute_num_layers")
         if given is None:
             return [] if value == "1" else None
-        return [self._change("recompute_num_layers", int(value))] if value.isdigit() else None
+        return [self._change("recompute_num_layers", int(value))] if value.isdecimal() else None
 
     def _grad_accum(self, _value: str) -> list[Change] | None:
         """Passes follow from the global batch; without one there is one pass."""
@@ -124,7 +124,7 @@ class Writer:
             return None
         old = self.args.get("num_layers_per_virtual_pipeline_stage")
         gone = [] if old is None else [self._change("num_layers_per_virtual_pipeline_stage", None)]
-        return [*gone, self._change("num_virtual_stages_per_pipeline_rank", int(value))] if value.isdigit() else None
+        return [*gone, self._change("num_virtual_stages_per_pipeline_rank", int(value))] if value.isdecimal() else None
 
     def _pp_layout(self, value: str) -> list[Change] | None:
         return [self._change("pipeline_model_parallel_layout", value)] if value.startswith("E") else None
@@ -164,7 +164,7 @@ class Writer:
     def _max_num_seqs(self, value: str) -> list[Change] | None:
         static = self.args.on("use_legacy_static_engine") is not None
         key = "inference_max_requests" if static else "inference_dynamic_batching_max_requests"
-        return [self._change(key, int(value))] if value.isdigit() else None
+        return [self._change(key, int(value))] if value.isdecimal() else None
 
     # -- one argument ---------------------------------------------------------------------------------------
     def _flag(self, name: str, *, on: bool) -> list[Change]:

@@ -147,7 +147,7 @@ def _llama(reader: _Reader) -> dict[str, Any]:
     listed = reader.get("moe_config.layers")
     sparse = set(range(layers))
     if listed is not None and listed.value != [-1]:
-        sparse = {int(word) for word in listed.listed() if word.isdigit()}
+        sparse = {int(word) for word in listed.listed() if word.isdecimal()}
     shared = reader.whole("moe_config.shared_expert_intermediate_size", 5632)
     return made | {
         "model_type": "qwen2_moe",

@@ -297,7 +297,7 @@ def activations(run: Run) -> None:
         assert option is not None  # noqa: S101
         b.set("recompute_scope", "op", option)
         return
-    if not every.isdigit() or int(every) < 1:
+    if not every.isdecimal() or int(every) < 1:
         assert option is not None  # noqa: S101
         raise option.error("must be a whole number, or op", allowed=("op", "1", "2"))
     if int(every) == 1:  # every layer

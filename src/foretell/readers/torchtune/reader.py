@@ -181,7 +181,7 @@ def _processes(b: Builder, recipe: Recipe | None, started: Found | None) -> None
     node, nodes = given.get("nproc_per_node"), given.get("nnodes")
     if node is not None and re.fullmatch(r"\d+", node.text()):
         many = nodes.text().rpartition(":")[2] if nodes is not None else "1"
-        if not many.isdigit():
+        if not many.isdecimal():
             raise started.error("nnodes must be a whole number", allowed="1, 2 ...")
         b.set("gpus_per_node", node.whole(), node)
         b.set("gpus", node.whole() * max(1, int(many)), node if nodes is None else nodes)
