@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foretell.cli._check_answer import answer
-from foretell.cli._check_request import Given, same_run, training_request
+from foretell.cli._check_request import Given, options_of, same_run, training_request
 from foretell.errors import ForetellError
 from foretell.readers._registry import FAMILIES
-from foretell.readers.read import read_texts
+from foretell.readers.read import COMMAND, read_texts
 from read_samples import SAMPLES, Sample
 
 IDS = [sample[0] for sample in SAMPLES]
@@ -104,6 +104,26 @@ def test_each_suggested_edit_reads_back_to_the_run_that_it_was_computed_for(
                 flags[word[2:].removeprefix("no-").replace("-", "_")] = not word.startswith("--no-") if alone else words[i + 1]
         wanted = training_request(first, Given(model, {"gpu": gpu, **more, **flags}))[0].launch
         assert same_run(after, wanted), (row["flags"], edited)
+
+
+SERVES = [sample for sample in SAMPLES if sample[0] in ("vllm", "sglang", "trtllm")]
+
+
+@pytest.mark.parametrize("gpu", ["rtx4090", "l4", "a100-sxm-40gb"])
+@pytest.mark.parametrize("sample", SERVES, ids=[sample[0] for sample in SERVES])
+def test_each_edit_of_a_server_reads_back_to_what_it_was_computed_for(sample: Sample, gpu: str) -> None:
+    longer = sample[2].replace("16384", "131072").replace("tp 2", "tp 1").replace("tp_size 2", "tp_size 1")  # than fits
+    text = shlex.join(shlex.split(longer))
+    first = read_texts([(COMMAND, text)])
+    rows = answer((), tuple(shlex.split(text)), options(gpu=gpu), None).result["suggestions"]
+    for row in rows:
+        if row["edits"]:
+            words = row["flags"].split()
+            flags = {name[2:].replace("-", "_"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+            after = read_texts([(COMMAND, lines_edited(text, row["edits"]))])
+            assert options_of(after, Given(None, {"gpu": gpu})) == options_of(first, Given(None, {"gpu": gpu, **flags}))
+    if sample[0] == "vllm" and gpu != "a100-sxm-40gb":
+        assert any(row["edits"] for row in rows)
 
 
 def damaged(text: str, seed: int) -> str:
