@@ -16,7 +16,7 @@ from foretell.readers._tree import Node, resolved
 if TYPE_CHECKING:
     from foretell.readers._reading import Value
 
-__all__ = ["Values"]
+__all__ = ["Fields", "Values"]
 
 _WHOLE: Final = re.compile(r"\$\{\s*([A-Za-z_][\w.\[\]-]*)\s*\}")
 """One reference, and nothing else."""
@@ -93,3 +93,25 @@ class Values:
 def _taken(node: Node, text: str) -> Node:
     """Return a node with another value in its place."""
     return Node(resolved(text), node.line, node.start, node.end, raw=text, parent=node.parent)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The values below one key."""
+
+    values: Values
+    below: str
+
+    def get(self, key: str) -> Found | None:
+        """Return a value, or None."""
+        return self.values.get(f"{self.below}.{key}")
+
+    def whole(self, key: str, default: int) -> int:
+        """Return a whole number."""
+        found = self.get(key)
+        return default if found is None else found.whole()
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """Return true or false."""
+        found = self.get(key)
+        return default if found is None else found.flag()

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from foretell.readers._reading import Builder, Effect, Sources
 
-__all__ = ["Flags", "Grammar", "Tables", "alone", "command_flags", "engine_variables", "engine_version", "file_flags", "human",
-           "variables_below", "words_of"]  # fmt: skip
+__all__ = ["Flags", "Grammar", "Tables", "alone", "command_flags", "engine_variables", "engine_version", "file_flags", "followed",
+           "human", "variables_below", "words_of"]  # fmt: skip
 
 _HUMAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Ki|Mi|Gi|Ti|[kKmMgGtT])")
 _DECIMAL: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -264,3 +264,16 @@ def _moved(tree: Node, place: Node) -> None:
         node = stack.pop()
         stack += [child for _, child in node.children()]
         node.line, node.start, node.end = place.line + node.line - 1, place.start, place.start
+
+
+def followed(sources: Sources, given: Document, grammar: Grammar, claims: Callable[[Document], float]) -> list[Document]:
+    """Return the files of flags beside a command's own: the one that ``--config`` names, and those that were given."""
+    documents = []
+    config = given.get("config")
+    if config is not None:
+        document = sources.follow(config)
+        if document is None:
+            hint = "Give the folder that it is named from: --root DIR"
+            raise ConfigError("is not here", field="config", value=config.text(), where=config.where, hint=hint)
+        documents.append(file_flags(document, grammar))
+    return documents + [file_flags(other, grammar) for other in sources.others if claims(other) > 0]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from foretell.errors import ConfigError
 from foretell.readers._arguments import POSITIONAL
 from foretell.readers._family import Family
 from foretell.readers._reading import Builder, Change, Reading, Sources, refused
@@ -18,6 +17,7 @@ from foretell.readers.engines._flags import (
     engine_variables,
     engine_version,
     file_flags,
+    followed,
     human,
     words_of,
 )
@@ -115,15 +115,7 @@ def _flags(sources: Sources, command: Document | None) -> tuple[Flags, Found | N
         verb = words.pop(0).text() if words else "help"
         if verb != "serve":
             raise refused(command, f"sglang {verb} starts no server that is known here", hint="Known is sglang serve MODEL")
-    documents = [given]
-    config = given.get("config")
-    if config is not None:
-        document = sources.follow(config)
-        if document is None:
-            hint = "Give the folder that it is named from: --root DIR"
-            raise ConfigError("is not here", field="config", value=config.text(), where=config.where, hint=hint)
-        documents.append(file_flags(document, GRAMMAR))
-    documents += [file_flags(other, GRAMMAR) for other in sources.others if _claims(other) > 0]
+    documents = [given, *followed(sources, given, GRAMMAR, _claims)]
     if len(words) <= 1:
         given.get(POSITIONAL)
     return Flags(tuple(dict.fromkeys(documents))), alone(words)

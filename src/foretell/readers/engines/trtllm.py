@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from foretell.errors import ConfigError
 from foretell.readers._arguments import POSITIONAL
 from foretell.readers._family import Family
 from foretell.readers._reading import Builder, Change, Reading, Sources, refused
-from foretell.readers.engines._flags import Flags, alone, command_flags, engine_variables, engine_version, file_flags, words_of
+from foretell.readers.engines._flags import (
+    Flags,
+    alone,
+    command_flags,
+    engine_variables,
+    engine_version,
+    file_flags,
+    followed,
+    words_of,
+)
 from foretell.readers.engines._model import Served, known_draft, served_model
 from foretell.readers.engines._trtllm_keys import GRAMMAR, OWN, TABLES
 from foretell.readers.engines._variables import tensorrt_variable
@@ -90,15 +98,7 @@ def _flags(sources: Sources, command: Document | None) -> tuple[Flags, Found | N
         words.pop(0)
     elif words and words[0].text() in _OTHER:
         raise refused(command, f"trtllm-serve {words[0].text()} {_OTHER[words[0].text()]}: no server of tokens")
-    documents = []
-    config = given.get("config")
-    if config is not None:
-        document = sources.follow(config)
-        if document is None:
-            hint = "Give the folder that it is named from: --root DIR"
-            raise ConfigError("is not here", field="config", value=config.text(), where=config.where, hint=hint)
-        documents.append(file_flags(document, GRAMMAR))
-    documents += [file_flags(other, GRAMMAR) for other in sources.others if _claims(other) > 0]
+    documents = followed(sources, given, GRAMMAR, _claims)
     if len(words) <= 1:
         given.get(POSITIONAL)
     return Flags(tuple(dict.fromkeys((*documents, given)))), alone(words)

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from foretell.errors import ConfigError
 from foretell.readers._arguments import POSITIONAL
 from foretell.readers._family import Family
 from foretell.readers._reading import Builder, Reading, Sources, refused
-from foretell.readers.engines._flags import Flags, alone, command_flags, engine_variables, engine_version, file_flags, words_of
+from foretell.readers.engines._flags import (
+    Flags,
+    alone,
+    command_flags,
+    engine_variables,
+    engine_version,
+    file_flags,
+    followed,
+    words_of,
+)
 from foretell.readers.engines._model import Served, served_model
 from foretell.readers.engines._variables import VLLM_DEFAULTS, vllm_variable
 from foretell.readers.engines._vllm_keys import GRAMMAR, TABLES
@@ -91,15 +99,7 @@ def _flags(sources: Sources, command: Document | None) -> tuple[Flags, Found | N
         if verb not in _SERVERS:
             what = _OTHER.get(verb, "is no command that is known here")
             raise refused(command, f"vllm {verb} {what}: no server is started", hint="Known is vllm serve MODEL")
-    documents = [given]
-    config = given.get("config")
-    if config is not None:
-        document = sources.follow(config)
-        if document is None:
-            hint = "Give the folder that it is named from: --root DIR"
-            raise ConfigError("is not here", field="config", value=config.text(), where=config.where, hint=hint)
-        documents.append(file_flags(document, GRAMMAR))
-    documents += [file_flags(other, GRAMMAR) for other in sources.others if _claims(other) > 0]
+    documents = [given, *followed(sources, given, GRAMMAR, _claims)]
     if len(words) <= 1:
         given.get(POSITIONAL)
     return Flags(tuple(dict.fromkeys(documents))), alone(words)

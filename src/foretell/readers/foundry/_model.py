@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from foretell.readers._omegaconf import Fields
 from foretell.readers.hf._common import attention_settings
 from foretell.readers.hf._targets import listed_targets
 
 if TYPE_CHECKING:
-    from foretell.readers._document import Found
     from foretell.readers._omegaconf import Values
     from foretell.readers._reading import Builder
 
@@ -78,25 +78,9 @@ def model(b: Builder, values: Values) -> Model:
     return Model(own=True)
 
 
-@dataclass(frozen=True)
-class _Reader:
-    values: Values
-
-    def get(self, key: str) -> Found | None:
-        return self.values.get(f"model.{key}")
-
-    def whole(self, key: str, default: int) -> int:
-        found = self.get(key)
-        return default if found is None else found.whole()
-
-    def flag(self, key: str, *, default: bool = False) -> bool:
-        found = self.get(key)
-        return default if found is None else found.flag()
-
-
 def _mpt(b: Builder, values: Values) -> None:
     """MPTConfig (``models/mpt/configuration_mpt.py``)."""
-    reader = _Reader(values)
+    reader = Fields(values, "model")
     whole = values.get("model")
     hidden, heads = reader.whole("d_model", 2048), reader.whole("n_heads", 16)
     no_bias, biased = reader.flag("no_bias"), reader.get("attention_bias")
@@ -134,7 +118,7 @@ def _mpt(b: Builder, values: Values) -> None:
     _dropout(b, reader)
 
 
-def _kv_heads(reader: _Reader, heads: int) -> int:
+def _kv_heads(reader: Fields, heads: int) -> int:
     kind = reader.get("attn_config.attn_type")
     word = _GROUPS[0] if kind is None else kind.choice({name: name for name in _GROUPS})
     given = reader.get("attn_config.kv_n_heads")
@@ -145,7 +129,7 @@ def _kv_heads(reader: _Reader, heads: int) -> int:
     return given.whole() if given is not None and word == _GROUPS[2] else heads
 
 
-def _network(b: Builder, reader: _Reader, hidden: int) -> dict[str, Any]:
+def _network(b: Builder, reader: Fields, hidden: int) -> dict[str, Any]:
     """Return the feed-forward network (``models/layers/ffn.py``)."""
     ratio, width = reader.get("expansion_ratio"), reader.get("ffn_config.ffn_hidden_size")
     product = hidden * (4.0 if ratio is None else ratio.real(minimum=0, maximum=1000))
@@ -170,7 +154,7 @@ def _network(b: Builder, reader: _Reader, hidden: int) -> dict[str, Any]:
     return made
 
 
-def _dropout(b: Builder, reader: _Reader) -> None:
+def _dropout(b: Builder, reader: Fields) -> None:
     """Take the dropout of the residual stream, which is zero unless it is said; others are named."""
     found = {key: reader.get(key) for key in ("resid_pdrop", "emb_pdrop", "attn_config.attn_pdrop", "attn_pdrop")}
     rates = {key: one.real(minimum=0, maximum=1) for key, one in found.items() if one is not None}

@@ -5,11 +5,11 @@ Source: allenai/OLMo 59a53e3 ``olmo/config.py`` ModelConfig (defaults), ``olmo/m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from foretell.readers._omegaconf import Fields
+
 if TYPE_CHECKING:
-    from foretell.readers._document import Found
     from foretell.readers._omegaconf import Values
     from foretell.readers._reading import Builder
 
@@ -22,25 +22,9 @@ _NORMS: Final = {"default": "layernorm", "low_precision": "layernorm", "rms": "r
 _DROPOUTS: Final = ("residual_dropout", "embedding_dropout", "attention_dropout")
 
 
-@dataclass(frozen=True)
-class _Reader:
-    values: Values
-
-    def get(self, key: str) -> Found | None:
-        return self.values.get(f"model.{key}")
-
-    def whole(self, key: str, default: int) -> int:
-        found = self.get(key)
-        return default if found is None else found.whole()
-
-    def flag(self, key: str, *, default: bool = False) -> bool:
-        found = self.get(key)
-        return default if found is None else found.flag()
-
-
 def model(b: Builder, values: Values) -> None:
     """Take the model, its attention and its dropout."""
-    reader, whole = _Reader(values), values.get("model")
+    reader, whole = Fields(values, "model"), values.get("model")
     block = reader.get("block_type")
     llama = block is not None and block.choice({"sequential": False, "llama": True})
     b.model({**_shape(b, reader), "_name_or_path": "OLMo of model.*"}, whole, f"built as OLMo {VERSION} builds it")
@@ -61,14 +45,14 @@ def model(b: Builder, values: Values) -> None:
         b.doubt(group, "both", "blocks are grouped")
 
 
-def _kv_heads(reader: _Reader, heads: int) -> int:
+def _kv_heads(reader: Fields, heads: int) -> int:
     given, single = reader.get("n_kv_heads"), reader.get("multi_query_attention")
     if given is not None:
         return given.whole()
     return 1 if single is not None and single.flag() else heads
 
 
-def _rows(reader: _Reader) -> int:
+def _rows(reader: Fields) -> int:
     """Return the rows of the embedding: ``embedding_size``, 50304 unless it is null, or else the vocabulary."""
     found, there = reader.get("embedding_size"), reader.values.has("model.embedding_size")
     if found is not None:
@@ -77,7 +61,7 @@ def _rows(reader: _Reader) -> int:
     return vocabulary if there else max(50304, vocabulary)
 
 
-def _shape(b: Builder, reader: _Reader) -> dict[str, Any]:
+def _shape(b: Builder, reader: Fields) -> dict[str, Any]:
     """Return OLMo 1, OLMo 2, a Llama or a plain GPT, whichever has these switches."""
     hidden, heads = reader.whole("d_model", 768), reader.whole("n_heads", 12)
     act = reader.get("activation_type")
@@ -128,7 +112,7 @@ def _shape(b: Builder, reader: _Reader) -> dict[str, Any]:
     }
 
 
-def _dropout(b: Builder, reader: _Reader) -> None:
+def _dropout(b: Builder, reader: Fields) -> None:
     """Take the three rates, of which each is 0.1 unless it is said."""
     found = {key: reader.get(key) for key in _DROPOUTS}
     rates = {key: 0.1 if one is None else one.real(minimum=0, maximum=1) for key, one in found.items()}
